@@ -36,7 +36,7 @@ from pasta.judges.tally import VerdictTally
 from pasta.rows import by_dotted_key
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
-from pasta.stages.run import nothing_to_do, stage_run
+from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import StageOutput, changed_key, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
@@ -89,12 +89,12 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     _check_engines(config, prompts, address)
     keys = _keys(config.methods)
     api_key = judge_key(config.judge)
-    with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
+    with stage_run(config, output, resumes="at the prompt where this one stopped", keeps=True) as job:
         answers = RecordFile(job.work_dir / ANSWERS, output.config)
         verdicts = RecordFile(job.work_dir / VERDICTS, output.config)
         usage: dict[str, float] = {}
         with _cluster(config.workers, _needs_workers(config.judge, answers, verdicts, len(prompts)), address):
-            _decode(config, prompts, answers, keys, job.tracker, address)
+            _decode(config, prompts, answers, keys, job, address)
             if config.judge is not None:
                 usage = _judge(config, config.judge, answers, verdicts, api_key, address)
         summary = _report(config, job.work_dir, job.tracker)
@@ -164,10 +164,10 @@ def _decode(
     prompts: Sequence[EvalPrompt],
     answers: RecordFile,
     keys: Mapping[str, str | None],
-    tracker: Tracker,
+    job: StageRun,
     address: str | None,
 ) -> None:
-    """Answer what is not answered yet, a prompt at a time."""
+    """Answer what is not answered yet, a prompt at a time. The first answer replaces an earlier evaluation."""
     left = {number: entry for number, entry in enumerate(prompts) if entry.id not in answers}
     directory = answers.path.parent
     machines = read_machines(directory) if len(answers) else []
@@ -175,11 +175,12 @@ def _decode(
     for record in answers.records.values():
         speedups.count(record)
     progress = Progress(
-        f"{config.name}, decoding", len(prompts), "prompts", len(answers), tracker=tracker, job=STAGE
+        f"{config.name}, decoding", len(prompts), "prompts", len(answers), tracker=job.tracker, job=STAGE
     )
 
     def finished(number: int, result: tuple[Record, dict[str, Any]]) -> None:
         record, machine = result
+        job.output.replace()
         if machine not in machines:
             machines.append(machine)
             write_json(directory / MACHINES, machines)

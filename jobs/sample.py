@@ -66,7 +66,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
 
     check_engine(config.engine, config.workers, address, (config.model, config.twin))
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
-    with stage_run(config, output, resumes="after the last finished shard") as job:
+    with stage_run(config, output, resumes="after the last finished shard", keeps=True) as job:
         shards = split_into_shards(prompts, config.shard_prompts)
         figures = _sample(config, shards, job, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
@@ -78,7 +78,8 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
 def _sample(
     config: SampleConfig, shards: Mapping[int, Sequence[Prompt]], job: StageRun, address: str | None
 ) -> dict[str, float]:
-    """Do the shards that are not there yet; returns the rate at which tokens were decoded, if any were."""
+    """Do the shards that are not there yet; returns the rate at which tokens were decoded, if any were. The first one
+    replaces earlier samples."""
     done = done_shards(job.work_dir, PREFIX)
     left = {number: shard for number, shard in shards.items() if number not in done}
     total = sum(map(len, shards.values()))
@@ -91,6 +92,7 @@ def _sample(
 
     def finished(number: int, records: list[Record]) -> None:
         nonlocal tokens
+        job.output.replace()
         write_shard(job.work_dir, PREFIX, number, records)
         tokens += sum(map(num_tokens, records))
         # By the wall clock from the start: models are loaded in that time.

@@ -104,12 +104,17 @@ def run(
         min_gap=config.min_gap,
         speed=config.speed,
     )
-    if output.restarts and verdicts.is_done:
-        _check_pairs(write(None)[0], config)  # before the scores that are there are deleted
-    with stage_run(config, output, resumes="from the verdicts that are there", option=option) as job:
+    resumes = "from the verdicts that are there"
+    with stage_run(config, output, resumes=resumes, option=option, keeps=True) as job:
         if not verdicts.is_done:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
-                _judge(config, verdicts, samples, api_key, job.tracker, address)
+                work_dir = verdicts.start()
+                if rejudge:  # the same command would forget the verdicts that are made from here on
+                    output.replace()
+                _judge(config, verdicts, work_dir, samples, api_key, job.tracker, address)
+        if output.restarts:
+            _check_pairs(write(None)[0], config)  # before the scores that are there are deleted
+            output.replace()
         figures, histogram = write(job.work_dir)
         assert verdicts.manifest is not None
         figures |= {k: v for k, v in verdicts.manifest.figures.items() if k.startswith("judge_")}
@@ -130,13 +135,13 @@ def _check_pairs(figures: dict[str, float], config: ScoreConfig) -> None:
 def _judge(
     config: ScoreConfig,
     verdicts: StageOutput,
+    work_dir: Path,
     samples: list[Path],
     api_key: str | None,
     tracker: Tracker,
     address: str | None,
 ) -> None:
-    """Rate the shards that are not rated yet; leaves the verdicts in a directory of their own."""
-    work_dir = verdicts.start()
+    """Rate the shards that are not rated yet in ``work_dir``; leaves the verdicts in a directory of their own."""
     done = done_shards(work_dir, VERDICTS)
     left = {number: path for number, path in enumerate(samples) if number not in done}
     tally = VerdictTally()

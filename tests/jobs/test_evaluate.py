@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,21 @@ def test_a_judge_s_model_runs_on_the_cluster_that_the_command_names(tmp_path, mo
     assert config.judge is not None
     evaluate._judge(config, config.judge, answers, verdicts, None, "HEAD:6379")
     assert named == [("HEAD:6379",)]
+
+
+def test_an_evaluation_stays_where_a_restart_ends_before_the_first_answer(tmp_path, monkeypatch):
+    def fails(*_):
+        raise UserError("the model cannot be loaded")
+
+    monkeypatch.setattr(evaluate, "run_shards", fails)
+    monkeypatch.setattr(evaluate, "_cluster", lambda *_: nullcontext())
+    config = load_config(write_config(tmp_path, tracking={"mode": "disabled"}), EvaluateConfig)
+    output = evaluate.stage(config)
+    output.start()
+    output.finish({}, "v1")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        evaluate.run(config, restart=True)
+    assert read_manifest(config.output_dir) is not None
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

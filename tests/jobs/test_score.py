@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pasta.config import load_config
 from pasta.data.pairs import pairs_file, read_pairs
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.stages.lock import sole_writer
 from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.paths import ROOT
@@ -234,6 +236,24 @@ def test_scores_stay_where_a_restart_finds_no_pair_in_the_verdicts_that_are_ther
     assert read_manifest(config.output_dir) == made
     assert score.run(config, restart=True) == 0
     assert read_manifest(config.output_dir) is not None
+
+
+@pytest.mark.parametrize("why", ["fails", "locked"])
+@pytest.mark.parametrize("rejudge", [False, True])
+def test_scores_stay_where_verdicts_cannot_be_made(tmp_path, monkeypatch, why, rejudge):
+    def fails(*_):
+        raise UserError("the judge's model cannot be loaded")
+
+    monkeypatch.setattr(score, "run_shards", fails)
+    config = load_config(write_config(tmp_path, tracking={"mode": "disabled"}), ScoreConfig)
+    output, verdicts = score.stage(config), score.judgements(config).output_dir
+    output.start()
+    output.finish({}, "v1")
+    lock = sole_writer(verdicts) if why == "locked" else nullcontext()
+    with lock, pytest.raises(UserError):
+        score.run(config, restart=True, rejudge=rejudge)
+    # A judge that fails after --rejudge has forgotten the verdicts that the scores came from.
+    assert (read_manifest(config.output_dir) is None) == (rejudge and why == "fails")
 
 
 def test_verdicts_in_the_output_are_refused(tmp_path):

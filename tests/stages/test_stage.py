@@ -1,5 +1,6 @@
 """A stage's output is whole or not there, is made once, and is never mistaken for another's."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -246,3 +247,23 @@ def test_a_run_directory_in_the_output_is_refused(tmp_path, inside):
 
 def test_a_run_directory_beside_the_output_is_fine(tmp_path):
     check_apart(tmp_path / "out2", tmp_path / "out", "run_dir")
+
+
+@pytest.mark.parametrize("ends", ["it fails", "it is replaced", "it is finished"])
+def test_a_restart_may_keep_the_earlier_output_until_there_is_something_new(tmp_path, monkeypatch, ends):
+    monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: Tracker())
+    finished(tmp_path / "out", seed=1)
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    output = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
+    with contextlib.suppress(UserError), stage_run(config, output, resumes="", keeps=True) as job:
+        assert output.restarts
+        if ends == "it fails":
+            raise UserError("the model cannot be loaded")
+        if ends == "it is replaced":
+            output.replace()
+            assert not output.restarts
+        if ends == "it is finished":
+            job.finish("data", {}, "v1")
+    manifest = read_manifest(tmp_path / "out")
+    expected = {"it fails": 1, "it is replaced": None, "it is finished": 2}[ends]
+    assert (manifest and manifest.config["seed"]) == expected

@@ -63,20 +63,25 @@ class OnDisk(Protocol):
 
 @contextmanager
 def stage_run(
-    config: StageConfig, output: StageOutput, *, resumes: str, option: str = "--restart"
+    config: StageConfig,
+    output: StageOutput,
+    *,
+    resumes: str,
+    option: str = "--restart",
+    keeps: bool = False,
 ) -> Iterator[StageRun]:
     """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
 
-    After Ctrl-C the user is told where the same command ``resumes``, without ``option`` where that has made it
-    restart. Raises UserError for a ``run_dir`` that cannot be
-    made, if it is needed.
+    After Ctrl-C the user is told where the same command ``resumes``, without ``option`` where that has made it restart.
+    ``keeps``: an earlier output stays until the block replaces it, as ``StageOutput.start`` says. Raises UserError for
+    a ``run_dir`` that cannot be made, if it is needed.
     """
     run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     if config.tracking.mode != "disabled":
         check_run_dir(config)
         check_apart(run_dir, config.output_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
-        work_dir = output.start()
+        work_dir = output.start(keeps=keeps)
         tracker = start_tracker(
             config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
         )

@@ -112,8 +112,8 @@ class StageOutput(Stage):
     """One stage's way from nothing to a finished directory.
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
-    ``output_dir``. With ``restart``, ``start`` first deletes what this stage has left in either. Raises UserError,
-    naming ``key``, if ``output_dir`` holds something else or cannot be made.
+    ``output_dir``. With ``restart``, ``start`` deletes what this stage has left in the former, and ``replace`` what is
+    in the latter. Raises UserError, naming ``key``, if ``output_dir`` holds something else or cannot be made.
     """
 
     def __init__(
@@ -167,9 +167,13 @@ class StageOutput(Stage):
         """Whether an earlier run left unfinished work."""
         return not self.restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
 
-    def start(self) -> Path:
+    def start(self, *, keeps: bool = False) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
-        this one looked for it."""
+        this one looked for it.
+
+        ``keeps``: a finished output that this run restarts stays until the caller has something new, and calls
+        ``replace``.
+        """
         if self.manifest is None and not self._replaces and read_manifest(self.output_dir) is not None:
             raise UserError(
                 f"{self._key}: {self.output_dir}: another run has finished it meanwhile; the same command finds it"
@@ -177,14 +181,21 @@ class StageOutput(Stage):
         with writing(self.work_dir):
             if self.restarts:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
-            if self._replaces:
-                shutil.rmtree(self.output_dir)
-            self.restarts = self._replaces = False
             self.work_dir.mkdir(parents=True, exist_ok=True)
+        if not (keeps and self._replaces):
+            self.replace()
         return self.work_dir
+
+    def replace(self) -> None:
+        """Delete the finished output that this run makes anew, if it is still there."""
+        if self._replaces:
+            with writing(self.output_dir):
+                shutil.rmtree(self.output_dir)
+        self.restarts = self._replaces = False
 
     def finish(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
         """Write the manifest and put the whole in place, in that order."""
+        self.replace()
         manifest = self.to_manifest(figures, code_version)
         write_manifest(self.work_dir, manifest)
         with writing(self.output_dir):
