@@ -236,11 +236,12 @@ def _judge(
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
+        # Before the verdicts: no later run asks for one that is there, or counts what it has cost.
+        tally.spend(usage)
+        tally.write_usage(directory)
         for record in records:
             verdicts.add(record["key"], {"verdicts": record["verdicts"]})
             tally.count(record["verdicts"].values())
-        tally.spend(usage)
-        tally.write_usage(directory)
         progress.add(len(records), tally)
 
     make = partial(answer_judge, judge, directory, key, config.baseline)

@@ -153,10 +153,11 @@ def _judge(
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
-        write_shard(work_dir, VERDICTS, number, records)
-        tally.count(_given(records))
+        # Before the verdicts: no later run asks for a shard that is there, or counts what it has cost.
         tally.spend(usage)
         tally.write_usage(work_dir)
+        write_shard(work_dir, VERDICTS, number, records)
+        tally.count(_given(records))
         progress.add(1, tally, {f"score/{key}": value for key, value in tally.figures().items()})
 
     make = partial(_make, config.judge, work_dir, api_key)

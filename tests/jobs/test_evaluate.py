@@ -28,6 +28,7 @@ from pasta.stages.records import RecordFile
 from pasta.stages.stage import Manifest, read_manifest, write_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.evaluations import answer, prompt
+from tests.support.interrupts import interrupt
 from tests.support.paths import ROOT
 from tests.support.service import command, save_tiny_model
 from tests.support.wandb_runs import history, wait_until_written
@@ -164,6 +165,24 @@ def test_figures_count_what_the_judge_used_before_a_run_was_interrupted(tmp_path
         assert len(verdicts) == JUDGED
         figures = evaluate._judge(config, config.judge, answers, verdicts, KEY)
     assert figures["judge_requests"] == len(server.requests) - 1 == 2 * len(answers)
+
+
+def test_figures_count_what_the_judge_used_where_a_run_was_killed_after_its_last_verdict(
+    tmp_path, monkeypatch
+):
+    with endpoint_server(lambda *_: completion("A")) as server:
+        section = {"endpoint": remote(server, concurrency=1)}
+        path = write_config(tmp_path, judge={"kind": "teacher", "teacher": section})
+        config = load_config(path, EvaluateConfig)
+        answers, verdicts = (RecordFile(tmp_path / name, {}) for name in ("answers", "verdicts"))
+        answers.add("0", prompt("0", {"twin": answer("Tea is hot."), "pasta": answer("Tea is cold.")}))
+        with monkeypatch.context() as patched:
+            patched.setattr(evaluate.VerdictTally, "count", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                evaluate._judge(config, config.judge, answers, verdicts, KEY)
+        assert len(verdicts) == 1
+        figures = evaluate._judge(config, config.judge, answers, verdicts, KEY)
+    assert figures["judge_requests"] == len(server.requests) == 2
 
 
 @pytest.mark.slow

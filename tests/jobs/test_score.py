@@ -16,6 +16,7 @@ from pasta.data.pairs import pairs_file, read_pairs
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.stages.lock import sole_writer
+from pasta.stages.shards import write_shard
 from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.paths import ROOT
@@ -95,17 +96,28 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
 
 
 @pytest.mark.slow
-def test_figures_count_the_requests_of_a_run_that_was_interrupted(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "killed", ["between shards", "before a shard is written", "after the last shard is written"]
+)
+def test_figures_count_the_requests_of_a_run_that_was_interrupted(tmp_path, monkeypatch, killed):
     monkeypatch.setenv("JUDGE_KEY", KEY)
 
     def in_process(make, shards, on_result, *_):
         work = make()
         for number, path in shards.items():
             on_result(number, work(path))
-            if interrupted:
+            if interrupted and killed == "between shards":
                 raise KeyboardInterrupt
 
+    def written(directory, prefix, number, records):
+        if interrupted and killed == "before a shard is written":
+            raise KeyboardInterrupt
+        write_shard(directory, prefix, number, records)
+        if interrupted and number == 1:
+            raise KeyboardInterrupt
+
     monkeypatch.setattr(score, "run_shards", in_process)
+    monkeypatch.setattr(score, "write_shard", written)
     with endpoint_server(lambda *_: completion("A")) as server:
         path = write_config(tmp_path, judge=teacher(server), tracking={"mode": "disabled"})
         config = load_config(path, ScoreConfig)
