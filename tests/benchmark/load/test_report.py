@@ -38,6 +38,23 @@ def test_latency_is_over_all_rounds_and_compares_prompt_by_prompt():
     assert "| 100 " in table  # 400 tokens in 4 s
 
 
+def test_answers_of_which_none_has_text_have_no_first_token():
+    records = [
+        {"key": "0 1 sequential", "seconds": 2.0, "answers": [answer(0.4) | {"ttft_s": None}] * 2},
+    ]
+    metrics, tables = report.latency_report(records)
+    assert [metric.key for metric in metrics] == ["serve.e2e.sequential.1"]
+    *_, row = tables["Latency by clients"].splitlines()
+    assert [cell.strip() for cell in row.split("|")][1:7] == [
+        "1",
+        "sequential",
+        "none",
+        "none",
+        "none",
+        "400",
+    ]
+
+
 def test_throughput_is_a_ratio_of_rates_round_by_round():
     records = [
         {"key": "0 8 parallel", "service": [900, 1.0], "bare": [1000, 1.0]},

@@ -29,7 +29,8 @@ def by_block(records: Iterable[Record]) -> dict[tuple[int, Name], list[Record]]:
 
 
 def latency_report(records: Sequence[Record]) -> Found:
-    """Percentiles over all answers of a block's rounds, and how much sooner parallel answers end."""
+    """Percentiles over all answers of a block's rounds, and how much sooner parallel answers end. An answer without
+    text has no first token."""
     blocks, rows = by_block(records), []
     metrics: list[Metric] = []
     for (clients, way), rounds in blocks.items():
@@ -40,18 +41,19 @@ def latency_report(records: Sequence[Record]) -> Found:
         )
         seconds = sum(each["seconds"] for each in rounds)
         rate = sum(answer["tokens"] for answer in answers) / seconds
-        spans = [f"{percentile(first, share / 100) * 1e3:.0f}" for share in _SHARES]
+        spans = [f"{percentile(first, share / 100) * 1e3:.0f}" if first else "none" for share in _SHARES]
         spans += [f"{percentile(total, share / 100) * 1e3:.0f}" for share in _SHARES]
         rows.append([clients, way, *spans, f"{rate:.0f}", f"{len(answers) / seconds:.2f}", len(answers)])
-        for key, label, values in (("ttft", "time to first token", first), ("e2e", "end to end", total)):
-            metrics.append(
-                Metric(
-                    f"serve.{key}.{way}.{clients}",
-                    f"{label}, ms, median, {way}, {clients_label(clients)}",
-                    percentile(values, 0.5) * 1e3,
-                    count=len(values),
-                )
+        metrics += [
+            Metric(
+                f"serve.{key}.{way}.{clients}",
+                f"{label}, ms, median, {way}, {clients_label(clients)}",
+                percentile(values, 0.5) * 1e3,
+                count=len(values),
             )
+            for key, label, values in (("ttft", "time to first token", first), ("e2e", "end to end", total))
+            if values
+        ]
     for clients in dict.fromkeys(clients for clients, _ in blocks):
         sequential, parallel = (
             seconds_by_prompt(blocks.get((clients, way), [])) for way in ("sequential", "parallel")
