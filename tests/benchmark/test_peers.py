@@ -119,6 +119,22 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     assert again["tables"] == written["tables"]
 
 
+def test_a_run_that_goes_on_keeps_the_formats_that_had_room_as_it_began(place, tmp_path, monkeypatch, capsys):
+    """Else one that goes on when memory is short, or is free again, would begin anew."""
+    from pasta.benchmark.peers import weights as module
+
+    made = []
+    monkeypatch.setattr(
+        bench.PeerBenchmark, "_measure", lambda _, comparison, *__: made.append(comparison.formats)
+    )
+    shapes = ["--shapes", str(place / "replay-small.json"), "--formats", "float32,bfloat16"]
+    for free, fresh in ((1 << 10, []), (1 << 40, []), (1 << 40, ["--fresh"]), (1 << 10, [])):
+        monkeypatch.setattr(module, "_available_bytes", lambda free=free: free)
+        run(place, tmp_path, "--parts", "decode", *shapes, *fresh)
+    assert made == [["bfloat16"]] * 2 + [["float32", "bfloat16"]] * 2
+    assert capsys.readouterr().err.count("small: float32 is left out, three copies of it take ") == 2
+
+
 @pytest.mark.parametrize("part", ["decode", "prefill"])
 @pytest.mark.parametrize(("module", "peer"), [(llama, "llama.cpp f32"), (runtimes, "OpenVINO q8_0")])
 def test_a_peer_that_is_removed_or_installed_meanwhile_is_not_mixed_with_the_rounds_before(

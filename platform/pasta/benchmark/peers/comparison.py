@@ -39,8 +39,9 @@ class ShapeComparison:
     def __init__(self, weights: Weights, settings: PeerSettings, kept: Measurement) -> None:
         self.weights, self.settings, self.kept = weights, settings, kept
         self.has_llama = not why_no_llama()
-        formats = [f for f in settings.formats if not why_not_format(f, torch.device("cpu"))]
-        self.formats = formats_that_fit(weights, formats, kept.say)
+        self.formats = self._formats(
+            [f for f in settings.formats if not why_not_format(f, torch.device("cpu"))]
+        )
         self._context = max(settings.prompt_tokens + max(settings.tokens, _TUNING_TOKENS), 256)
 
     # -- parts -----------------------------------------------------------------------------------------
@@ -278,14 +279,32 @@ class ShapeComparison:
         """The records of a part; ``identity`` is what they depend on besides."""
         return self.kept.open(f"{self.weights.name}.{part}", self._identity | identity)
 
+    def _formats(self, formats: list[str]) -> list[str]:
+        """Those of ``formats`` that fit. This is found out once: a run that goes on keeps them, whatever is free by
+        then."""
+        file = self.kept.open(
+            f"{self.weights.name}.formats", self._identity_but_formats | {"formats": formats}
+        )
+        if "chosen" not in file:
+            told: list[str] = []
+            file.add(
+                "chosen", {"formats": formats_that_fit(self.weights, formats, told.append), "told": told}
+            )
+        for line in file.records["chosen"]["told"]:
+            self.kept.say(f"{line} (--fresh looks again)")
+        return list(file.records["chosen"]["formats"])
+
     @cached_property
     def _identity(self) -> Record:
+        return self._identity_but_formats | {"formats": list(self.formats)}
+
+    @cached_property
+    def _identity_but_formats(self) -> Record:
         return machine_identity() | {
             "code": code_fingerprint(),
             "weights": self.weights.fingerprint,
             # Without a peer, or with another version of it, rounds are others: one that is installed later is measured.
             "llama.cpp": llama_versions(),
-            "formats": list(self.formats),
             "threads": self.settings.threads,
             "wait_policy": self.settings.wait_policy,
         }
