@@ -1,19 +1,23 @@
 """Weights & Biases, on one process, offline unless told otherwise.
 
-Logged names are listed where they are logged; a restarted run keeps its id, so that a stage is one run after ``wandb
-sync``.
+Logged names are listed where they are logged. A run that goes on keeps its id, which lies in its directory, so that a
+stage is one run after ``wandb sync``.
 
 The only module that uses a private API of wandb, ``wandb.env.SERVICE``, written against wandb 0.31.0;
 tests/training/test_private.py fails when it is gone.
 """
 
-import hashlib
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.files import read_text, write_whole
+
+#: The file in a run's directory that holds its id.
+_ID = "wandb-run-id"
 #: W&B's own limit.
 _NAME_CHARS = 128
 
@@ -53,7 +57,7 @@ class Tracker:
 
 
 class WandbTracker(Tracker):
-    """A Weights & Biases run."""
+    """A Weights & Biases run, called ``id``: a new one, or the one whose id is in ``run_dir``."""
 
     def __init__(
         self, options: TrackingSection, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
@@ -63,13 +67,13 @@ class WandbTracker(Tracker):
 
         self._wandb = wandb
         directory = run_dir.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        self.id = _run_id(directory)
         self._run = wandb.init(
             project=options.project,
             group=options.group or name,
             name=name,
             job_type=job,
-            id=hashlib.sha256(str(directory).encode()).hexdigest()[:12],
+            id=self.id,
             resume="allow" if options.mode == "online" else None,
             config=dict(config),
             dir=str(directory),
@@ -101,10 +105,22 @@ class WandbTracker(Tracker):
         self._run.finish()
 
 
+def _run_id(directory: Path) -> str:
+    path = directory / _ID
+    if not path.is_file():
+        write_whole(path, secrets.token_hex(6) + "\n")
+    return read_text(path).strip()
+
+
+def forget_run(run_dir: Path) -> None:
+    """Have the next tracker in ``run_dir`` begin another run: what is made anew is no continuation."""
+    (run_dir / _ID).unlink(missing_ok=True)
+
+
 def start_tracker(
     options: TrackingSection, *, run_dir: Path, name: str, job: str, config: Mapping[str, Any], rank: int = 0
 ) -> Tracker:
-    """A tracker for one stage of work. Only rank 0 records."""
+    """A tracker for one stage of work. Only rank 0 records. Raises UserError if ``run_dir`` cannot be written."""
     if rank != 0 or options.mode == "disabled":
         return Tracker()
     return WandbTracker(options, run_dir, name, job, config)

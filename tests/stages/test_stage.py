@@ -267,3 +267,19 @@ def test_a_restart_may_keep_the_earlier_output_until_there_is_something_new(tmp_
     manifest = read_manifest(tmp_path / "out")
     expected = {"it fails": 1, "it is replaced": None, "it is finished": 2}[ends]
     assert (manifest and manifest.config["seed"]) == expected
+
+
+def test_a_restart_is_tracked_as_a_run_of_its_own(tmp_path, monkeypatch):
+    """And one that goes on as the run that it goes on with."""
+    began = []
+    monkeypatch.setattr(
+        "pasta.stages.run.start_tracker", lambda _, run_dir, **__: began.append(run_dir) or Tracker()
+    )
+    monkeypatch.setattr("pasta.stages.run.forget_run", lambda run_dir: began.append("another"))
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    for restart in (False, False, True):
+        output = StageOutput(config.output_dir, "sample", Config(), {}, restart=restart)
+        with stage_run(config, output, resumes=""):
+            pass
+    run_dir = tmp_path / "runs" / f"tiny-{output.identity[:8]}"
+    assert began == [run_dir, run_dir, "another", run_dir]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pasta.tracking import Tracker, TrackingSection, start_tracker
+from pasta.tracking import Tracker, TrackingSection, WandbTracker, forget_run, start_tracker
 from tests.support.wandb_runs import history, read_run, wait_until_written
 
 
@@ -65,6 +65,26 @@ def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
         tracker.image("b", tmp_path / "b.png")
         tracker.finish()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_keeps_its_id_in_its_directory_and_another_one_of_the_same_path_has_its_own(
+    tmp_path: Path,
+) -> None:
+    """Containers that all work in one path must not write into one run of W&B."""
+    ids, run_dir = [], tmp_path / "run"
+    for container in ("a", "a", "b"):
+        if container == "b":
+            run_dir.rename(tmp_path / "other")
+        tracker = start_tracker(TrackingSection(), run_dir=run_dir, name="x", job="sft", config={})
+        assert isinstance(tracker, WandbTracker)
+        ids.append(tracker.id)
+        tracker.finish()
+    assert ids[0] == ids[1] != ids[2]
+    forget_run(run_dir)
+    again = start_tracker(TrackingSection(), run_dir=run_dir, name="x", job="sft", config={})
+    assert isinstance(again, WandbTracker)
+    assert again.id not in ids
+    again.finish()
 
 
 @pytest.mark.slow

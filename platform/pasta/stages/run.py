@@ -14,7 +14,7 @@ from pasta.files import check_directory
 from pasta.rows import short_repr
 from pasta.stages.lock import sole_writer
 from pasta.stages.stage import StageOutput
-from pasta.tracking import Tracker, TrackingSection, start_tracker
+from pasta.tracking import Tracker, TrackingSection, forget_run, start_tracker
 
 _NAME_CHARS = 200
 #: Characters of a stage's identity in a directory's name.
@@ -81,6 +81,8 @@ def stage_run(
         check_run_dir(config)
         check_apart(run_dir, config.output_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
+        if output.restarts:
+            forget_run(run_dir)
         work_dir = output.start(keeps=keeps)
         tracker = start_tracker(
             config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
