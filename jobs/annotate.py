@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
-from jobs.keys import read_key
+from jobs.keys import teacher_keys
 from jobs.pool import run_shards
 from pasta.data.annotate.config import AnnotationSections, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
@@ -30,7 +30,7 @@ from pasta.data.annotate.summary import (
     summarise_annotations,
     summary_text,
 )
-from pasta.data.annotate.teacher import NO_KEYS, Keys, TeacherSection
+from pasta.data.annotate.teacher import NO_KEYS, Keys
 from pasta.data.annotate.validator import Validator
 from pasta.data.endpoint import EndpointSection
 from pasta.data.sources import Shard, plan_shards, source_files
@@ -103,7 +103,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     output = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, output, "makes it again"):
         return 0
-    keys = _keys(config.data.teacher)
+    keys = teacher_keys(config.data.teacher)
     tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")
     shards = plan_shards(config.data.source, config.data.shard_records)
     with stage_run(config, output, resumes="after the last finished shard") as job:
@@ -177,18 +177,6 @@ def _finished(directory: Path, shards: Sequence[Shard]) -> dict[int, ShardResult
 
 def _prices(endpoint: EndpointSection) -> tuple[float, float]:
     return endpoint.price_read, endpoint.price_written
-
-
-def _keys(teacher: TeacherSection | None) -> Keys:
-    """Raises UserError for a key that is not in the environment."""
-    if teacher is None:
-        return NO_KEYS
-    judge = teacher.independence_judge
-    where = "data.teacher.independence_judge.endpoint"
-    return Keys(
-        read_key(teacher.endpoint, "data.teacher.endpoint"),
-        read_key(judge.endpoint, where) if judge else None,
-    )
 
 
 def make_worker(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version, ray_cluster
-from jobs.keys import judge_key, read_key
+from jobs.keys import judge_key, method_keys
 from jobs.pool import Work, run_shards
 from pasta.config import to_dict
 from pasta.engine.section import EngineSection
@@ -87,7 +87,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     if nothing_to_do(config.name, config.output_dir, output, again):
         return 0
     _check_engines(config, prompts, address)
-    keys = _keys(config.methods)
+    keys = method_keys(config.methods)
     api_key = judge_key(config.judge)
     with stage_run(config, output, resumes="at the prompt where this one stopped", keeps=True) as job:
         answers = RecordFile(job.work_dir / ANSWERS, output.config)
@@ -136,14 +136,6 @@ def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], addres
         check_engine(config.engine, config.workers, address, models)
         source = next(section.model for section in config.methods.values() if section.model is not None)
         check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
-
-
-def _keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
-    return {
-        name: read_key(section.endpoint, f"methods.{name}.endpoint")
-        for name, section in methods.items()
-        if section.endpoint is not None
-    }
 
 
 def _needs_workers(judge: JudgeSection | None, answers: RecordFile, verdicts: RecordFile, total: int) -> bool:

@@ -1,9 +1,12 @@
 """Keys of endpoints: from the environment and into no file."""
 
 import os
+from collections.abc import Mapping
 
+from pasta.data.annotate.teacher import NO_KEYS, Keys, TeacherSection
 from pasta.data.endpoint import EndpointSection
 from pasta.errors import UserError
+from pasta.evaluation.config import MethodSection
 from pasta.judges.config import JudgeSection
 
 
@@ -29,3 +32,25 @@ def judge_key(judge: JudgeSection | None) -> str | None:
     if judge is None or judge.teacher is None:
         return None
     return read_key(judge.teacher.endpoint, "judge.teacher.endpoint")
+
+
+def teacher_keys(teacher: TeacherSection | None) -> Keys:
+    """The keys of an annotation's teacher and of its judge of independence. Raises UserError for one that is not
+    set."""
+    if teacher is None:
+        return NO_KEYS
+    judge = teacher.independence_judge
+    where = "data.teacher.independence_judge.endpoint"
+    return Keys(
+        read_key(teacher.endpoint, "data.teacher.endpoint"),
+        read_key(judge.endpoint, where) if judge else None,
+    )
+
+
+def method_keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
+    """The keys of an evaluation's methods that ask an endpoint, by name. Raises UserError for one that is not set."""
+    return {
+        name: read_key(section.endpoint, f"methods.{name}.endpoint")
+        for name, section in methods.items()
+        if section.endpoint is not None
+    }

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
 from jobs.cluster import check_address, check_engine
-from jobs.keys import judge_key
+from jobs.keys import judge_key, method_keys, teacher_keys
 from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.data.atlas_keys import ATLAS
@@ -166,8 +166,9 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
 
 
 def check_prompts_and_keys(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
-    """Raise UserError for a stage that has never been done, and whose file of prompts cannot be read, or whose judge
-    has no key: else it would be told after hours of other stages' work."""
+    """Raise UserError for a stage that has never been done, and whose file of prompts cannot be read, or whose judge,
+    teacher or method has no key: else it would be told after hours of other stages' work."""
+    from jobs.annotate import AnnotateConfig
     from pasta.evaluation.config import EvaluateConfig
     from pasta.evaluation.prompts import read_eval_prompts, read_prompts
 
@@ -176,6 +177,8 @@ def check_prompts_and_keys(config: PipelineConfig, stages: Mapping[str, Any]) ->
             continue
         with placed(name):
             judge_key(getattr(stage, "judge", None))
+            teacher_keys(stage.data.teacher if isinstance(stage, AnnotateConfig) else None)
+            method_keys(getattr(stage, "methods", {}))
             prompts = getattr(stage, "prompts", None)
             if prompts is None or prompts.source == ATLAS:
                 continue

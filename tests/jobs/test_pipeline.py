@@ -233,6 +233,51 @@ def test_prompts_and_keys_of_a_late_stage_are_missed_before_the_first_one_runs(
     assert said in refusal(path, capsys, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("job", "shipped", "changes", "said"),
+    [
+        ("annotate", "slimorca", {}, "last: data.teacher.endpoint.api_key_env: "),
+        (
+            "annotate",
+            "slimorca",
+            {
+                "data.teacher.endpoint.api_key_env": None,
+                "data.teacher.independence_judge": {
+                    "endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "j"}
+                },
+            },
+            "last: data.teacher.independence_judge.endpoint.api_key_env: ",
+        ),
+        (
+            "evaluate",
+            "atlas",
+            {
+                "methods.gpt": {
+                    "kind": "endpoint",
+                    "endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"},
+                }
+            },
+            "last: methods.gpt.endpoint.api_key_env: ",
+        ),
+    ],
+)
+def test_keys_of_teachers_and_methods_are_missed_before_the_first_stage_runs(
+    tmp_path, capsys, monkeypatch, job, shipped, changes, said
+):
+    path = write_pipeline(tmp_path)
+    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pipeline, "run", lambda *_, **__: pytest.fail("stages were run"))
+    recipe = yaml.safe_load(path.read_text())
+    recipe["stages"]["last"] = {
+        "job": job,
+        "config": str(ROOT / f"configs/{job}/{shipped}.yaml"),
+        "set": changes,
+    }
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    assert said in refusal(path, capsys, monkeypatch)
+
+
 def test_with_storage_everything_below_runs_lies_there(monkeypatch):
     monkeypatch.chdir(ROOT)
     path = ROOT / "configs/pipelines/atlas.yaml"
