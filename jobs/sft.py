@@ -78,6 +78,11 @@ def _describe(config: SftConfig, prepared: "Prepared") -> None:
         f"({prepared.num_targets:,} targets) in {prepared.num_rows:,} rows, "
         f"{prepared.num_too_long} documents too long{held_out}"
     )
+    data, found = config.data, prepared.num_documents + config.data.eval_documents
+    if data.documents is not None and data.documents > found:
+        print(
+            f"{config.name}: data.documents: {data.documents:,}, but {data.source} has {found:,}: all are taken"
+        )
     if prepared.num_eval_trained:
         print(
             f"{config.name}: data.eval_documents: {prepared.num_eval_trained} of {config.data.eval_documents} have a "

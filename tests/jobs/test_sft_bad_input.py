@@ -175,3 +175,20 @@ def test_a_missing_configuration_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "gone.yaml: no such file" in _fail(monkeypatch, capsys, "--config", "gone.yaml")
+
+
+@pytest.mark.parametrize(("documents", "says"), [(61, True), (60, False), (None, False)])
+def test_more_documents_than_there_are_is_said(
+    documents: int | None,
+    says: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = sft_dict(tmp_path)
+    config["data"]["documents"] = documents
+    monkeypatch.setattr(sft, "fit", lambda *_, **__: None)
+    monkeypatch.setattr("sys.argv", ["jobs.sft", "--config", str(write_config(tmp_path, config))])
+    assert sft.main() == 0
+    said = f"data.documents: 61, but {config['data']['source']} has 60: all are taken"
+    assert (said in capsys.readouterr().out) == says
