@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pasta.cli.compare import comparison_lines
 from pasta.errors import UserError
 from pasta.evaluation.results.compare import compare_sides, read_side, score_measure
 from tests.support.evaluations import answer, prompt, write_evaluation
@@ -204,6 +205,13 @@ def test_families_have_figures_of_their_own(write):
     assert [(entry.name, entry.change) for entry in found.families["planets"]] == [
         ("realised speedup", pytest.approx(2.0))
     ]
+
+
+def test_families_in_which_nothing_can_be_compared_have_no_table(write):
+    a = write("a", records(2, family="planets", finish_reason="length"))  # cut, and without a judge
+    found = compared(a, a)
+    assert not found.families
+    assert not any(line.lstrip().startswith("family") for line in comparison_lines(found))
 
 
 def test_keys_of_the_configuration_that_differ_are_named(write):

@@ -307,7 +307,8 @@ def _families(
     pairs: Sequence[tuple[Outcome, Outcome]], measures: Sequence[Measure]
 ) -> dict[str, tuple[Change, ...]]:
     families = grouped(pairs, lambda pair: pair[0].family)
-    return {name: _changes(families[name], measures) for name in sorted(families)}
+    changes = {name: _changes(families[name], measures) for name in sorted(families)}
+    return {name: found for name, found in changes.items() if found}
 
 
 def _moved(
