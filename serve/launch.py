@@ -25,7 +25,7 @@ from serve import priority
 from serve.checks import check_machine, check_service, download_weights
 from serve.config import ServeConfig, is_loopback
 from serve.ingress import ingress_env, proxy_port
-from serve.ray_start import ROOT, environment_with, free_port, python_path, start_ray
+from serve.ray_start import ROOT, environment_with, free_port, metrics_url, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
 #: The shipped models on this machine: what make serve, the demo and the benchmarks start.
@@ -291,8 +291,7 @@ def _started(url: str, context: Any) -> Started:
     import ray
 
     (node,) = ray.nodes()
-    metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    return Started(url, metrics, Path(context.address_info["session_dir"]) / "logs" / "serve")
+    return Started(url, metrics_url(node), Path(context.address_info["session_dir"]) / "logs" / "serve")
 
 
 def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:
@@ -304,8 +303,9 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     if quiet or config.args.front.proxy == "none":
         # Without a proxy between, Ray would say that the application is ready at the address of its own proxy.
         logging.getLogger("ray.serve").setLevel(logging.ERROR if quiet else logging.WARNING)
+    models, replicas = len(config.args.models), config.args.decoder.num_replicas
     progress(
-        f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
+        f"loading {models} model{'s' if models > 1 else ''} in {replicas} decoder replica{'s' if replicas > 1 else ''}"
     )
     own_port = proxy_port(config.args.front.proxy, config.host, port)
     proxy = _start_serve({**config.http_options, "port": own_port})

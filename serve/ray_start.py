@@ -53,6 +53,13 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     raise AssertionError("the last try returns or raises")
 
 
+def metrics_url(node: Mapping[str, Any]) -> str:
+    """Where a node of ``ray.nodes()`` exports its metrics. Its address may be one of IPv6."""
+    address = node["NodeManagerAddress"]
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{node['MetricsExportPort']}/metrics"
+
+
 @contextmanager
 def few_processes() -> Iterator[None]:
     """Start Ray in this block without two processes that one machine has no use for, and ``ray.init`` waits for.

@@ -9,6 +9,7 @@ import httpx
 import ray
 
 from serve.errors import unavailable
+from serve.ray_start import metrics_url
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: The service's own families of metrics, as Ray exports them.
@@ -37,11 +38,7 @@ async def gather() -> str:
 
 
 def _nodes() -> list[str]:
-    return [
-        f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        for node in ray.nodes()
-        if node["Alive"] and node.get("MetricsExportPort")
-    ]
+    return [metrics_url(node) for node in ray.nodes() if node["Alive"] and node.get("MetricsExportPort")]
 
 
 def merged(pages: Iterable[str], silent: Sequence[str] = ()) -> str:

@@ -171,12 +171,17 @@ def test_a_wrong_key_is_named(tmp_path, change, says):
 
 def test_the_application_has_the_name_in_the_file(tmp_path, monkeypatch):
     file = edited(service_config(tmp_path, tmp_path), lambda top, app: app.update(name="answers"))
-    ran = []
+    ran, told = [], []
     monkeypatch.setattr("ray.serve.run", lambda *_, name, **__: ran.append(name))
     monkeypatch.setattr("serve.app.build", lambda _: None)
     monkeypatch.setattr(launch, "_start_serve", lambda _: SimpleNamespace(result=lambda: None))
-    launch._deploy(read_service_config(file), 0, quiet=False, progress=lambda _: None)
-    assert ran == ["answers"]
+    config = read_service_config(file)
+    alone = config.args.decoder.model_copy(update={"num_replicas": 1})
+    one = {"models": dict([*config.args.models.items()][:1]), "decoder": alone}
+    for args in (config.args, config.args.model_copy(update=one)):
+        launch._deploy(dataclasses.replace(config, args=args), 0, quiet=False, progress=told.append)
+    assert ran == ["answers"] * 2
+    assert told == ["loading 2 models in 2 decoder replicas", "loading 1 model in 1 decoder replica"]
 
 
 def test_a_missing_model_is_named(tmp_path):

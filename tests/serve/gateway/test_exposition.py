@@ -91,6 +91,12 @@ def test_no_certificates_are_read_for_nodes_that_speak_http(requested, nodes, mo
     assert requested({"metrics": True}, "GET", "/metrics").status_code == 200
 
 
+def test_a_node_s_address_may_be_one_of_ipv6(monkeypatch):
+    node = {"Alive": True, "NodeManagerAddress": "fd00::1", "MetricsExportPort": 8080}
+    monkeypatch.setattr(exposition.ray, "nodes", lambda: [node])
+    assert exposition._nodes() == ["http://[fd00::1]:8080/metrics"]
+
+
 def test_a_node_that_does_not_answer_is_named(requested, nodes):
     nodes.append({**nodes[0], "MetricsExportPort": 1})
     nodes.append({**nodes[0], "Alive": False})
