@@ -60,7 +60,9 @@ SMALL_OPTIONS = {
 def run(place, out, what, *options):
     """The command's exit code and the JSON that it wrote."""
     path = out / f"{what}.json"
-    given = ["--models", str(place / "models"), "--out", str(path), "--threads", "1", "--dtype", "float32"]
+    given = ["--models", str(place / "models"), "--out", str(path), "--threads", "1"]
+    if what != "formats":
+        given += ["--dtype", "float32"]
     if what in ("step", "generate", "calibrate", "replay"):
         given += ["--model-config", str(place / "large.json")]
     for option, parts in SMALL_OPTIONS.items():
@@ -393,6 +395,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options
         ),
         (["all", "--requests", "1,2"], "--requests: has no effect on all; expected it with calibrate"),
         (["step", "--fastest"], "--fastest: has no effect on step; expected it with calibrate"),
+        (["formats", "--dtype", "int8"], "--dtype: has no effect on formats; expected it with all, "),
         (
             ["help", "--model-config", "x"],
             "--model-config: has no effect on help; expected it with all, step, ",

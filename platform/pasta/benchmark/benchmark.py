@@ -232,11 +232,11 @@ class Benchmark:
     def _formats(self, report: Report) -> None:
         self._use_threads("shipped")
         names, total = formats_here(self._device), len(self._tasks)
-        file = self._kept.open("formats", self._identity("shipped") | self._asked | {"formats": names})
+        asked = self._asked | {"formats": names}
+        file = self._kept.open("formats", self._identity_but_format("shipped") | asked)
         progress = self._kept.progress("formats", total, "prompts", min(len(file), total))
-        path, device = (self.settings.models / "pasta").absolute(), self.settings.device
         if len(file) <= total:  # the layer's row check is one record more
-            models = {name: load_model(path, dtype=name, device=device) for name in names}
+            models = {name: self._load("pasta", dtype=name) for name in names}
             FormatBench(models, self.settings.max_tokens, self._kept.say).run(file, self._tasks, progress)
         report.add(*formats_report(file, names))
 
@@ -339,9 +339,9 @@ class Benchmark:
         """The model as transformers makes it: the engine may have packed its weights."""
         return self._load("twin", packed=False) if size == "shipped" else self._make_large(packed=False)
 
-    def _load(self, name: str, packed: bool | None = None) -> LoadedModel:
-        path = (self.settings.models / name).absolute()
-        return load_model(path, dtype=self._format("shipped"), device=self.settings.device, packed=packed)
+    def _load(self, name: str, packed: bool | None = None, dtype: str | None = None) -> LoadedModel:
+        path, dtype = (self.settings.models / name).absolute(), dtype or self._format("shipped")
+        return load_model(path, dtype=dtype, device=self.settings.device, packed=packed)
 
     def _loaded(self, size: str) -> LoadedModel:
         """The model that single steps and ``generate`` are timed on."""

@@ -23,9 +23,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "prefix": ("prefix",),
     "help": ("help",),
 }
-_DECODED = {"prompts", "max_tokens", "threads"}
-_SIZED = {"only", "rounds", "threads", "large_threads", "model_config"}
-#: The options that stages read beside those of the models, their format and the device.
+_ANSWERED = {"prompts", "max_tokens", "threads"}
+_DECODED = {*_ANSWERED, "dtype"}
+_SIZED = {"only", "rounds", "threads", "large_threads", "model_config", "dtype"}
+#: The options that stages read beside those of the models and the device.
 _READ_BY: dict[str, set[str]] = {
     "accuracy": _DECODED,
     "random": _DECODED,
@@ -33,9 +34,9 @@ _READ_BY: dict[str, set[str]] = {
     "step": _SIZED | {"lanes", "cache_tokens"},
     "calibrate": _SIZED | {"lanes", "cache_tokens", "requests", "fastest"},
     "generate": _SIZED | {"max_tokens"},
-    "sampling": {"max_tokens", "threads"},
-    "formats": _DECODED,
-    "prefix": {"max_tokens", "threads", "rounds"},
+    "sampling": {"max_tokens", "threads", "dtype"},
+    "formats": _ANSWERED,  # in every format that runs here
+    "prefix": {"max_tokens", "threads", "rounds", "dtype"},
     "help": _DECODED,
     "replay": _DECODED
     | {"model_config", "large_threads", "repeats", "documents", "replay_prompts", "replay_seed"}
