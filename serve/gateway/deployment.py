@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import pasta
+from pasta.engine.section import AS_CONFIGURED
 from serve import priority
 from serve.calls.ray_serve import DeploymentClient, reuse_addresses
 from serve.calls.replicas import known_replicas
@@ -116,7 +117,8 @@ class Gateway:
         self._turns = Turns()
         self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
         self._started = int(time.time())
-        self._dtypes: dict[str, str] = {}
+        #: The number format of each model whose Decoders have chosen one, and why.
+        self._chosen: dict[str, tuple[str, str]] = {}
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         self._loop = LoopWatch()
         self._watching = asyncio.get_running_loop().create_task(self._loop.watch())
@@ -361,24 +363,26 @@ class Gateway:
 
     async def _model(self, name: str) -> dict[str, Any]:
         model = self._config.models[name]
-        dtype = await self._dtype(name, model.dtype)
+        dtype, why = await self._format(name, model.dtype)
         processes = self._config.decoder.tensor_parallel
-        return model_object(name, self._started, self._contexts[name], model.mode, dtype, processes)
+        return model_object(name, self._started, self._contexts[name], model.mode, dtype, why, processes)
 
-    async def _dtype(self, name: str, dtype: str) -> str:
-        """The number format of a model: ``auto`` until the Decoders have reported the one they chose."""
+    async def _format(self, name: str, dtype: str) -> tuple[str, str]:
+        """The number format of a model, and why: ``auto`` until the Decoders have reported the one they chose."""
         if dtype != "auto":
-            return dtype
-        if name not in self._dtypes:
+            return dtype, AS_CONFIGURED
+        if name not in self._chosen:
             try:
                 decoders = await self._decoders()
             except (RayError, RayServeException, TimeoutError):
-                return dtype
+                decoders = []
             # In a rolling update Decoders of the old version, and of its models, are among them.
             ours = [each for each in decoders if each.get("version") == self._config.version]
-            if found := sorted({decoder["formats"][name]["name"] for decoder in ours}):
-                self._dtypes[name] = ", ".join(found)  # several only where the Decoders' machines differ
-        return self._dtypes.get(name, dtype)
+            # Several formats only where the Decoders' machines differ; each Decoder has timings of its own.
+            if found := {each["formats"][name]["name"]: each["formats"][name]["why"] for each in ours}:
+                names = sorted(found)
+                self._chosen[name] = ", ".join(names), "; ".join(found[each] for each in names)
+        return self._chosen.get(name, (dtype, "not chosen yet"))
 
     def _check_model(self, name: str) -> None:
         if name not in self._config.models:

@@ -246,11 +246,18 @@ def _shown(logprob: float | None) -> float:
 
 
 def model_object(
-    name: str, created: int, context: int, mode: DecodingMode, dtype: str, tensor_parallel: int
+    name: str,
+    created: int,
+    context: int,
+    mode: DecodingMode,
+    dtype: str,
+    dtype_why: str,
+    tensor_parallel: int,
 ) -> dict[str, Any]:
     """An entry of GET /v1/models; ``max_model_len`` is vLLM's, ``pasta`` this service's extension."""
     head = {"id": name, "object": "model", "created": created, "owned_by": "pasta", "max_model_len": context}
-    return {**head, "pasta": {"mode": mode, "dtype": dtype, "tensor_parallel": tensor_parallel}}
+    options = {"mode": mode, "dtype": dtype, "dtype_why": dtype_why, "tensor_parallel": tensor_parallel}
+    return {**head, "pasta": options}
 
 
 def sse(data: Mapping[str, Any]) -> str:

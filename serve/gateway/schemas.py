@@ -175,11 +175,13 @@ class ModelOptions(_Response):
     """The extension object of a model: whether it decodes in parallel, its number format, and how many processes share
     it.
 
-    ``dtype`` is ``auto`` until a decoder has chosen one.
+    ``dtype`` is ``auto`` until a decoder has chosen one, ``dtype_why`` the reason for its choice. Decoders on unlike
+    machines may have chosen several, which are all named.
     """
 
     mode: DecodingMode
     dtype: str
+    dtype_why: str
     tensor_parallel: int
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModel
 from pasta.engine import kernels, quantising
 from pasta.engine.fusing import fuse_projections, use_kernels
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, can_pack, pack_linears
-from pasta.engine.section import INTEGERS
+from pasta.engine.section import AS_CONFIGURED, INTEGERS
 from pasta.engine.supported import check_format_runs, why_not_format
 
 _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -37,7 +37,7 @@ class NumberFormat:
     """A number format that was chosen, by its name in configurations, and ``why``."""
 
     name: str
-    why: str = "as configured"
+    why: str = AS_CONFIGURED
     on_gpu: bool = False
 
     @property

@@ -15,6 +15,8 @@ INTEGERS = ("int8", "int4")
 #: Number formats that an engine decodes in: a float format, the fastest one of this machine, or linear layers of 8 or 4
 #: bits (``fp8`` on GPUs).
 FORMATS = ("auto", *DTYPES, *INTEGERS, "fp8")
+#: Why a model computes in a format that was named.
+AS_CONFIGURED = "as configured"
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 #: The engine's scratch place in each slot, in tokens.
 SCRATCH = 1

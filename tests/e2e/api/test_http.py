@@ -214,11 +214,15 @@ def test_models_are_listed(client):
 
 def test_the_number_format_that_was_chosen_is_said_and_why(client, http):
     """The service's files say auto."""
-    chosen = {name: client.models.retrieve(name).pasta["dtype"] for name in (MODEL, TWIN)}
+    told = {name: client.models.retrieve(name).pasta for name in (MODEL, TWIN)}
+    chosen = {name: each["dtype"] for name, each in told.items()}
     assert set(chosen.values()) <= {"float32", "bfloat16"}
-    for decoder in http.get("/ready").json()["decoders"]:
-        assert {name: found["name"] for name, found in decoder["formats"].items()} == chosen
-        assert all(found["why"] for found in decoder["formats"].values())
+    formats = [decoder["formats"] for decoder in http.get("/ready").json()["decoders"]]
+    for each in formats:
+        assert {name: found["name"] for name, found in each.items()} == chosen
+        assert all(found["why"] for found in each.values())
+    for name, each in told.items():
+        assert each["dtype_why"] in {found[name]["why"] for found in formats}
 
 
 # -- bad input -------------------------------------------------------------------------------------------

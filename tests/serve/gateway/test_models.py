@@ -16,7 +16,22 @@ VERSION = ServeConfig.model_validate(MODELS).version
 
 
 def decoder(version, **formats):
-    return {"version": version, "formats": {name: {"name": f, "why": ""} for name, f in formats.items()}}
+    return {
+        "version": version,
+        "formats": {name: {"name": f, "why": f"{f} here"} for name, f in formats.items()},
+    }
+
+
+def listed(served, config, stats):
+    """What GET /v1/models says of the only model."""
+
+    async def scenario():
+        async with served(config, stats=stats) as port, httpx.AsyncClient() as http:
+            return await http.get(f"http://127.0.0.1:{port}/v1/models")
+
+    response = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert response.status_code == 200
+    return response.json()["data"][0]["pasta"]
 
 
 def test_in_a_rolling_update_the_formats_are_those_of_the_new_models(served):
@@ -27,14 +42,20 @@ def test_in_a_rolling_update_the_formats_are_those_of_the_new_models(served):
         {"formats": {}},  # of older code, which told no version
         decoder(VERSION, m="float32"),
     ]
+    told = listed(served, MODELS, stats)
+    assert (told["dtype"], told["dtype_why"]) == ("float32", "float32 here")
 
-    async def scenario():
-        async with served(MODELS, stats=stats) as port, httpx.AsyncClient() as http:
-            return await http.get(f"http://127.0.0.1:{port}/v1/models")
 
-    response = asyncio.run(asyncio.wait_for(scenario(), 30))
-    assert response.status_code == 200
-    assert response.json()["data"][0]["pasta"]["dtype"] == "float32"
+def test_formats_that_the_decoders_machines_chose_differently_are_all_said_with_a_reason_each(served):
+    stats = [decoder(VERSION, m=name) for name in ("float32", "bfloat16", "float32")]
+    told = listed(served, MODELS, stats)
+    assert (told["dtype"], told["dtype_why"]) == ("bfloat16, float32", "bfloat16 here; float32 here")
+
+
+@pytest.mark.parametrize(("dtype", "why"), [("auto", "not chosen yet"), ("int8", "as configured")])
+def test_a_format_has_a_reason_also_where_no_decoder_has_told_one(served, dtype, why):
+    told = listed(served, {"models": {"m": {"path": "x", "dtype": dtype}}}, [])
+    assert (told["dtype"], told["dtype_why"]) == (dtype, why)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m"])
