@@ -35,7 +35,7 @@ def main(arguments: list[str], models: Path) -> int:
     from pasta.benchmark.machine import describe_machine, model_fingerprint
     from pasta.engine.section import EngineSection
     from pasta.evaluation.config import MethodSection
-    from pasta.evaluation.methods.make import make_methods
+    from pasta.evaluation.methods.make import make_methods, number_formats
     from pasta.evaluation.people.measure import report, shares, talks, to_record
     from pasta.interpreter import Limits
 
@@ -53,6 +53,7 @@ def main(arguments: list[str], models: Path) -> int:
         "prompts": file.name,
         "models": {name: model_fingerprint(options.models / name) for name in sections},
         "machine": describe_machine(),
+        "formats": number_formats(methods),
         "shares": shares(held),
         "conversations": [to_record(each) for each in held],
     }

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import httpx
 import psutil
 
 from jobs.arguments import (
@@ -38,9 +37,9 @@ from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.peer import first_model
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
-from pasta.benchmark.load.service import Service, paused
+from pasta.benchmark.load.service import Service, formats_of, paused
 from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
-from pasta.benchmark.load.ways import Way, find_ways
+from pasta.benchmark.load.ways import find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
@@ -90,8 +89,16 @@ class ServeBenchmark:
                     records = [self._files[name].records[key] for key in PLAN[name].keys(self.settings)]
                     report.add(*PLAN[name].report(records))
                     self._draw(name, records)
-                    self._kept.write(report, complete=name == scenarios[-1])
+                    self._kept.write(report, complete=name == scenarios[-1], formats=self._formats())
         return report
+
+    def _formats(self) -> dict[str, str]:
+        """The number format of each model in what has been measured: several if a service has chosen another one."""
+        names: dict[str, set[str]] = {}
+        for record in (record for file in self._files.values() for record in file.records.values()):
+            for model, chosen in record["formats"].items():
+                names.setdefault(model, set()).add(chosen["name"])
+        return {model: ", ".join(sorted(found)) for model, found in names.items()}
 
     def _draw(self, name: str, records: Sequence[Record]) -> None:
         draw, picture = PLAN[name].draw, self.settings.out.with_suffix(f".{name}.png")
@@ -113,7 +120,7 @@ class ServeBenchmark:
         self, url: str, api_key: str | None, scenarios: Sequence[str], layout: Layout, memory: Memory | None
     ) -> None:
         async with connect(url, api_key) as client:
-            await _check_models(client.http, url, self._ways.values())
+            formats = await formats_of(client.http, url, self._ways.values())
             bench = Bench(
                 self.settings,
                 Service(client, self.settings.timeout_s),
@@ -132,7 +139,7 @@ class ServeBenchmark:
                 missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
                 progress = self._kept.progress(f"serve, {name}", total, "measurements", total - len(missing))
                 for key in missing:
-                    record = await PLAN[name].measure(bench, key)
+                    record = {**await PLAN[name].measure(bench, key), "formats": formats}
                     if record.get("ended") == "interrupted":
                         self._keep_part(name, record)
                     self._files[name].add(key, record)
@@ -230,24 +237,6 @@ def with_layout(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConf
         # Room for two answers: one with its prompt fits into either kind's part of the budget, two do not.
         changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})
     return args.model_copy(update=changes)
-
-
-async def _check_models(http: httpx.AsyncClient, url: str, ways: Any) -> None:
-    """Raise ``UserError`` if the service does not have the models of the ways."""
-    try:
-        response = await http.get("/v1/models", timeout=60.0)
-        names = {model["id"] for model in response.raise_for_status().json()["data"]}
-    except (httpx.HTTPError, ValueError, LookupError) as error:
-        raise UserError(f"{url}: /v1/models does not answer as this service does ({error})") from None
-    for way in ways:
-        _check_way(way, names, url)
-
-
-def _check_way(way: Way, names: set[str], url: str) -> None:
-    if way.model not in names:
-        raise UserError(
-            f"--config: its model {way.model!r} is none of the service's at {url} ({', '.join(sorted(names))})"
-        )
 
 
 def pause_service() -> contextlib.AbstractContextManager[None]:

@@ -43,6 +43,7 @@ def test_both_models_answer_and_the_shares_are_recorded(models, prompts, tmp_pat
     assert [each["method"] for each in talks] == ["twin", "pasta"]
     assert all(each["exchanges"][0]["answer"] for each in talks)
     assert written["shares"]["twin"]["all"] == {"right": 0, "total": 1}
+    assert written["formats"] == {"twin": "float32", "pasta": "float32"}
     assert "| answered right | twin" in capsys.readouterr().out
 
 

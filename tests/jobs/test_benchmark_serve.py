@@ -71,6 +71,9 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
     assert written["settings"]["clients"] == [1, 3]
     lines = (tmp_path / written["records"]["latency"]).read_text().splitlines()
     assert len(lines) == 1 + 4
+    assert written["formats"] == {"fast": "float32", "slow": "float32"}
+    chosen = {"name": "float32", "why": "for a test"}
+    assert all(json.loads(line)["formats"] == {"fast": chosen, "slow": chosen} for line in lines[1:])
     assert "| clients | way" in capsys.readouterr().out
     assert server.most_active == 3
 

@@ -48,7 +48,8 @@ class LoadServer:
     # -- routes ----------------------------------------------------------------------------------------
 
     async def models(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": name} for name in MODELS]})
+        told = {"dtype": "float32", "dtype_why": "for a test"}
+        return JSONResponse({"object": "list", "data": [{"id": name, "pasta": told} for name in MODELS]})
 
     async def ready(self, _: Request) -> Response:
         # A dead decoder is replaced at once.

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -13,8 +13,12 @@ from typing import Any
 import httpx
 
 from pasta.benchmark.load.client import Ask, LoadClient, TimedReply, closed_loop, send
+from pasta.benchmark.load.ways import Way
+from pasta.errors import UserError
 
 Decoders = list[dict[str, Any]]
+#: Of each model: the name of its number format, and why.
+Formats = dict[str, dict[str, str]]
 
 
 class Service:
@@ -69,6 +73,28 @@ class Service:
             if not decoders:
                 await asyncio.sleep(0.05)  # a refusal comes much sooner than an answer
         return None
+
+
+async def formats_of(http: httpx.AsyncClient, url: str, ways: Iterable[Way]) -> Formats:
+    """The number formats of the models that are asked, as the service tells them (GET /v1/models).
+
+    Raises ``UserError`` if it does not answer as this service does, or lacks one of these models.
+    """
+    try:
+        response = await http.get("/v1/models", timeout=60.0)
+        told = {
+            model["id"]: {"name": model["pasta"]["dtype"], "why": model["pasta"]["dtype_why"]}
+            for model in response.raise_for_status().json()["data"]
+        }
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{url}: /v1/models does not answer as this service does ({error})") from None
+    names = [way.model for way in ways]
+    for name in names:
+        if name not in told:
+            raise UserError(
+                f"--config: its model {name!r} is none of the service's at {url} ({', '.join(sorted(told))})"
+            )
+    return {name: told[name] for name in names}
 
 
 def busy(decoders: Decoders) -> int:
