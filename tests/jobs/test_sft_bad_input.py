@@ -85,6 +85,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"data.source": "atlas", "data.documents": 10, "data.mixture": {"count": -1.0}},
         "data: mixture.count -1.0: expected a finite number of 0 or more",
     ),
+    "a family that is none": (
+        {"data.source": "atlas", "data.documents": 10, "data.mixture": {"planet": 2.0}},
+        "data: mixture: unknown family 'planet'; expected some of profiles, ",
+    ),
     "endless names": (
         {"data.source": "a" * 300},
         "data.source: expected at most 255 bytes a name, 4095 a path, got 'aaaa",

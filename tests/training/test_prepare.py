@@ -195,14 +195,6 @@ def test_a_directory_without_shards_is_refused(tmp_path: Path) -> None:
         prepare_data(options, byte_level(), tmp_path / "data")
 
 
-def test_an_unknown_family_in_a_mixture_is_refused(tmp_path: Path) -> None:
-    options = DataSection(
-        source="atlas", mode="pasta", row_length=64, max_length=64, documents=5, mixture={"nothing": 2.0}
-    )
-    with pytest.raises(UserError, match="unknown family 'nothing'"):
-        prepare_data(options, byte_level(), tmp_path)
-
-
 def test_a_foreign_output_directory_is_left_alone(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     config.output_dir.mkdir()

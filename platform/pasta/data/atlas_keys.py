@@ -1,4 +1,5 @@
-"""Checks the keys of configurations that ask for atlas data, before anything is made. Imports nothing heavy."""
+"""Checks the keys of configurations that ask for atlas data, before anything is made. Imports nothing heavy, and the
+atlas for a mixture of its families only."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ MAX_SHARDS = 10_000
 def check_atlas_keys(
     source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float, talk: float
 ) -> None:
-    """Raise ValueError if ``counts`` of documents (by their keys), a ``mixture`` or a share is out of range.
+    """Raise ValueError if ``counts`` of documents (by their keys), a ``mixture`` or a share is out of range, or if the
+    ``mixture`` names a family that is none.
 
     Only the source ``atlas`` has families to mix, copying exercises and talk: other sources must leave these keys out.
     """
@@ -26,6 +28,10 @@ def check_atlas_keys(
     for family, weight in mixture.items():
         if not 0.0 <= weight < math.inf:
             raise ValueError(f"mixture.{family} {weight}: expected a finite number of 0 or more")
+    if mixture:
+        from pasta.data.atlas.families import weights_of
+
+        weights_of(mixture)
     for key, share in (("echo", echo), ("talk", talk)):
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"{key} {share}: expected a share from 0 to 1")

@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from pasta.data.atlas import FAMILIES
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, SourceSection, plan_shards, read_source_shard
@@ -153,6 +154,20 @@ def test_the_atlas_gives_the_prompts_that_training_makes_of_the_same_seed() -> N
 def test_only_the_atlas_has_families() -> None:
     with pytest.raises(ValueError, match="only the atlas has families"):
         SourceSection("data.jsonl", mixture={"countdown": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("mixture", "message"),
+    [
+        ({"countdown": 2.0, "planet": 2.0}, "mixture: unknown family 'planet'; expected some of profiles, "),
+        (dict.fromkeys(FAMILIES, 0.0), "mixture: every family has weight 0"),
+    ],
+)
+def test_a_mixture_that_cannot_be_drawn_from_is_refused_before_anything_is_read(
+    mixture: dict[str, float], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        SourceSection("atlas", records=5, mixture=mixture)
 
 
 def test_a_broken_line_keeps_its_place_and_the_others_are_read(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from pasta.data.atlas.echo import sample_echo
+from pasta.data.atlas.families import FAMILIES, weights_of
 from pasta.data.atlas.talk.talks import sample_talk
-from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
-from pasta.errors import UserError
+from pasta.data.atlas.tasks import Split, estimated, iter_corpus, sample_task
 from pasta.lang import Codec, Document
 
 Annotated = tuple[Sequence[Mapping[str, str]], Document]
@@ -26,20 +26,15 @@ def atlas_answers(
 
     Families come in their own proportions, or with each one's weight multiplied by ``mixture``. A share ``talk`` of
     all are conversations instead (of the split dev where tasks are held out: nothing here draws from test), a share
-    ``echo`` of the rest are exercises in copying. Raises UserError for a family that is none.
+    ``echo`` of the rest are exercises in copying. Raises UserError for a ``mixture`` that ``weights_of`` does not take.
     """
     if not mixture and not echo and not talk:
         for task in iter_corpus(seed, split, count, codec):
             yield task.messages, task.document
         return
     mixture = mixture or {}
-    unknown = next((name for name in mixture if name not in FAMILIES), None)
-    if unknown is not None:
-        raise UserError(f"mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
+    weights = weights_of(mixture)
     names = list(FAMILIES)
-    weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
-    if not sum(weights) > 0:
-        raise UserError("mixture: every family has weight 0; expected one at least above it")
     rng = random.Random(f"mixture:{seed}:{split}")
     for _ in range(count):
         if talk and rng.random() < talk:
