@@ -1,6 +1,7 @@
 """The model that training starts from."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
 from pasta.training.model import build_model, check_trainable, make_room, make_tokenizer, new_token_ids
 from pasta.training.save import save_trained
+from tests.support.models import tiny
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
 
@@ -175,6 +177,24 @@ def test_dimensions_of_which_no_model_can_be_made_are_refused(
     with pytest.raises(UserError, match=rf"model\.yaml: config: .*{expected}") as error:
         check_trainable(section, make_tokenizer(section))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_an_attention_that_a_family_has_not_is_refused(tmp_path: Path, from_scratch: bool) -> None:
+    """Gemma 2's scores are capped, for which PyTorch's fused attention has no place."""
+    if from_scratch:
+        section = replace(sft_config(tmp_path).model, attention="sdpa")
+        assert section.architecture is not None
+        architecture = yaml.safe_load(section.architecture.read_text()) | {"model_type": "gemma2"}
+        section.architecture.write_text(yaml.safe_dump(architecture))
+    else:
+        tiny("gemma2").model.save_pretrained(tmp_path)
+        byte_level().save_pretrained(tmp_path)
+        section = ModelSection(init_from=str(tmp_path))
+    tokenizer = make_tokenizer(section)
+    with pytest.raises(UserError, match=r"^model\.attention: 'sdpa', but .* gemma2 .*; expected eager$"):
+        check_trainable(section, tokenizer)
+    check_trainable(replace(section, attention="eager"), tokenizer)
 
 
 def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:

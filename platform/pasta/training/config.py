@@ -33,8 +33,9 @@ class ModelSection:
 
     ``init_from`` is a directory or Hub name of any supported causal model.
     ``tokenizer`` is a directory or Hub name, or ``atlas``; by default the one that lies beside ``init_from``.
-    ``attention`` is the attention implementation of transformers. ``positions`` says where a parent goes on after a
-    promise (pasta/lang/positions.py); it is stored with the model, and by default what ``init_from`` has.
+    ``attention`` is the attention implementation of transformers; Gemma 2 has ``eager`` alone. ``positions`` says where
+    a parent goes on after a promise (pasta/lang/positions.py); it is stored with the model, and by default what
+    ``init_from`` has.
     """
 
     architecture: Path | None = None

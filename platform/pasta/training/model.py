@@ -76,11 +76,14 @@ def other_positions(section: ModelSection) -> str:
 def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check whether the model can be built. It is cheap, so that errors are found before workers start."""
     if section.architecture is not None:
-        _check_runs(_scratch_config(section.architecture, tokenizer), section.architecture)
+        scratch = _scratch_config(section.architecture, tokenizer)
+        _check_runs(scratch, section.architecture)
+        _check_attention(section, scratch)
         return
     assert section.init_from is not None
     config = text_part(read_config("model.init_from", section.init_from))
     check_architecture(config, f"model.init_from: {section.init_from}")
+    _check_attention(section, config)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
 
@@ -221,6 +224,24 @@ def _check_runs(config: Any, path: Path) -> None:
             f"{path}: config: no model can be made of it ({type(error).__name__}: {first_line(error)}); expected "
             "dimensions that fit together"
         ) from None
+
+
+def _check_attention(section: ModelSection, config: Any) -> None:
+    """Raise UserError if transformers has this family, but not with this attention: found without weights."""
+
+    def can_be_made(attention: str) -> bool:
+        try:
+            with outside_deepspeed(), torch.device("meta"):
+                AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        except Exception:  # each class checks its values in its own way
+            return False
+        return True
+
+    if section.attention != "eager" and not can_be_made(section.attention) and can_be_made("eager"):
+        raise UserError(
+            f"model.attention: {section.attention!r}, but transformers has {config.model_type} without it; expected "
+            "eager"
+        )
 
 
 def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase) -> None:
