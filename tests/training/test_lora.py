@@ -97,7 +97,9 @@ def test_new_tokens_under_zero_3_are_refused(tmp_path: Path) -> None:
         prepare(config, tmp_path / "data")
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "layers.0.mlp.up_proj"]])
+@pytest.mark.parametrize(
+    "targets", ["all-linear", ["q_proj", "layers.0.mlp.up_proj"], ["lm_head", "embed_tokens"]]
+)
 def test_layers_of_the_model_may_be_named(tmp_path: Path, targets: Any) -> None:
     check_targets(LoraSection(targets=targets), str(saved_model(tmp_path)))
 
@@ -120,3 +122,19 @@ def test_a_name_that_no_layer_has_is_refused_though_others_are_right(tmp_path: P
     with pytest.raises(UserError, match=r"lora\.targets: 'v_porj': .* has no such layer; expected .*v_proj"):
         _prepare(job, tmp_path, {"targets": ["q_proj", "v_porj"]})
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_an_adapter_of_weights_that_are_shared_is_refused(tmp_path: Path, target: str) -> None:
+    """Merged it would change the other layer too: the model would not be the one that was trained."""
+    with pytest.raises(
+        UserError, match=rf"lora\.targets: '{target}': .* shares the weights .*v_proj, .*[^d]$"
+    ):
+        _prepare("rl", tmp_path, {"targets": ["q_proj", target]})
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_an_adapter_where_new_tokens_rows_are_trained_is_refused(tmp_path: Path, target: str) -> None:
+    """PEFT does one of the two."""
+    with pytest.raises(UserError, match=rf"lora\.targets: '{target}': .* gets new tokens, whose rows"):
+        _prepare("sft", tmp_path, {"targets": ["q_proj", target]})

@@ -15,19 +15,31 @@ from pasta.training.config import LoraSection
 ADAPTER_DIR = "adapter"
 
 
-def check_targets(section: LoraSection | None, model: str | None) -> None:
-    """Raise UserError, naming the key, for a name in ``targets`` that no layer of ``model`` has. PEFT adapts the layers
-    that it finds, and says nothing of the others."""
+def check_targets(section: LoraSection | None, model: str | None, *, new_tokens: bool = False) -> None:
+    """Raise UserError, naming the key, for a name in ``targets`` that no layer of ``model`` has, or that is its
+    embedding or output layer where these take no adapter: where they share their weights, and with ``new_tokens``.
+
+    PEFT adapts the layers that it finds, and says nothing of the others.
+    """
     if section is None or isinstance(section.targets, str):
         return
     with torch.device("meta"):  # names alone: no weights are made
         made = AutoModelForCausalLM.from_config(pretrained_config(str(model)))
+    embedding, output = made.get_input_embeddings(), made.get_output_embeddings()
+    why = ""
+    if embedding.weight is output.weight:  # an adapter of one, merged, would change the other
+        why = "shares the weights of its embedding and its output layer, which take no adapters"
+    elif new_tokens:  # PEFT trains rows of a layer, or adapts it
+        why = "gets new tokens, whose rows of embedding and output layer are trained instead"
     names = [name for name, layer in made.named_modules() if isinstance(layer, nn.Linear | nn.Embedding)]
+    ends = {name for name, layer in made.named_modules() if why and layer in (embedding, output)}
     for target in section.targets:
-        if not any(f".{name}".endswith(f".{target}") for name in names):
-            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
+        found = {name for name in names if f".{name}".endswith(f".{target}")}
+        if not found or found & ends:
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in ends))
             raise UserError(
-                f"lora.targets: {target!r}: {model} has no such layer; expected all-linear, or names such as {known}"
+                f"lora.targets: {target!r}: {model} {why if found else 'has no such layer'}; expected all-linear, or "
+                f"names such as {known}"
             )
 
 

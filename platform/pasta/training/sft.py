@@ -65,8 +65,9 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     check_run_and_output(config)
     tokenizer = make_tokenizer(config.model)
     check_trainable(config.model, tokenizer)
-    check_targets(config.lora, config.model.init_from)
-    if config.lora is not None and stage == 3 and new_token_ids(config.model, tokenizer):
+    new_tokens = config.lora is not None and bool(new_token_ids(config.model, tokenizer))
+    check_targets(config.lora, config.model.init_from, new_tokens=new_tokens)
+    if new_tokens and stage == 3:
         raise UserError(
             f"optimisation.deepspeed: {config.optimisation.deepspeed}: under ZeRO-3 PEFT cannot train the rows of "
             f"tokens that are new to {config.model.init_from}; expected a file of stage 2 or less"
