@@ -17,6 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
+import pasta.training.model as model_module
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
@@ -83,6 +84,21 @@ def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> N
     others = torch.cat([old[:first], old[added.stop :]])
     torch.testing.assert_close(new[added], others.mean(0).expand(len(CONTROL_TOKENS), -1))
     torch.testing.assert_close(new[:first], old[:first])
+
+
+def test_all_ranks_fill_the_rows_of_embedding_and_head_in_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under ZeRO-3 they gather a weight together: in two orders they would mix embedding and head."""
+    section = ModelSection(init_from=str(saved_model(tmp_path, tie_word_embeddings=False)))
+    tokenizer, filled = make_tokenizer(section), list[Any]()
+    monkeypatch.setattr(model_module, "_set_to_mean", lambda weight, rows: filled.append(weight))
+    models = [
+        build_model(section, tokenizer, seed=0) for _ in range(12)
+    ]  # where each lies in memory is chance
+    embeddings = [model.get_input_embeddings().weight for model in models]
+    assert [id(weight) for weight in filled[::2]] == [id(weight) for weight in embeddings]
+    assert len(filled) == 2 * len(models)
 
 
 def test_a_model_that_knows_the_control_tokens_keeps_their_rows(tmp_path: Path) -> None:

@@ -159,7 +159,8 @@ def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_id
         model.resize_token_embeddings(size, mean_resizing=False)
     fresh = sorted({*new_ids, *range(old, size)})
     if fresh:
-        for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
+        # In the same order on all ranks: under ZeRO-3 they gather each weight together.
+        for module in (model.get_input_embeddings(), model.get_output_embeddings()):
             if isinstance(module, nn.Module):
                 _set_to_mean(module.weight, fresh)
     return max(size - old, 0)
