@@ -1,5 +1,5 @@
 """Middleware for Ray Serve's HTTP proxy: sends bodies to the Gateway with their heads, leaves clients that read
-nothing, and hides from Ray Serve the headers by which clients could steer it.
+nothing, answers requests whose Gateway is lost, and hides from Ray Serve the headers by which clients could steer it.
 
 Without it the proxy sends a request's head only, and the replica fetches the body with another call, which takes as
 long as all the rest of a short request. Ray Serve loads ``middlewares`` into its proxy because
@@ -15,6 +15,9 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+
+from serve.errors import unavailable
 
 #: The key of the ASGI scope that holds the body.
 BODY = "pasta.body"
@@ -159,6 +162,35 @@ class EndUnread:
         await self._app(scope, receive, sent)
 
 
+class AnswerLost:
+    """ASGI middleware for the proxy: answers a request with 503 if its Gateway is lost before it has answered.
+
+    Ray Serve's proxy then sends nothing, and its server would make that a 500 in plain text, which names no error and
+    no time to come again.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle one ASGI connection."""
+        begun = scope["type"] != "http"
+
+        async def sent(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        await self._app(scope, receive, sent)
+        if not begun:  # to a client that has gone the server sends nothing
+            error = unavailable(
+                "A part of the service was lost before it answered; send the request again.", retry_after_s=1
+            )
+            given = {name: value for name, value in Headers(scope=scope).items() if name == "x-request-id"}
+            response = JSONResponse(error.body(), error.status, {**error.headers, **given})
+            await response(scope, receive, send)
+
+
 @contextmanager
 def unread_deadline(transport: Any, within_s: float, expired: Callable[[], object]) -> Iterator[None]:
     """For the block: call ``expired`` once the client has taken none of the data that waits for it for so long."""
@@ -186,7 +218,7 @@ def _transport(send: Any) -> Any:
 
 def middlewares() -> list[Middleware]:
     """The middleware for Ray Serve's proxy, which calls this when it starts. The last one is the outermost."""
-    return [Middleware(SendBody), Middleware(EndUnread), Middleware(OwnHeaders)]
+    return [Middleware(AnswerLost), Middleware(SendBody), Middleware(EndUnread), Middleware(OwnHeaders)]
 
 
 def _utf8(value: bytes) -> bytes:

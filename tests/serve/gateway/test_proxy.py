@@ -1,11 +1,23 @@
-"""A request's body goes to the Gateway with its head."""
+"""What stands between Ray Serve's proxy and the Gateway: a request's body goes with its head, a response that nobody
+reads ends, and a request whose Gateway is lost is answered."""
 
 import asyncio
 
+import httpx
 import pytest
+from starlette.datastructures import MutableHeaders
 
 from serve.gateway import proxy
-from serve.gateway.proxy import BODY, WRITE_TIMEOUT, EndUnread, OwnHeaders, SendBody, TakeBody, middlewares
+from serve.gateway.proxy import (
+    BODY,
+    WRITE_TIMEOUT,
+    AnswerLost,
+    EndUnread,
+    OwnHeaders,
+    SendBody,
+    TakeBody,
+    middlewares,
+)
 from tests.serve.gateway.conftest import listening
 
 GONE = {"type": "http.disconnect"}
@@ -114,7 +126,7 @@ def test_ray_serve_s_proxy_takes_what_is_named_to_it(monkeypatch):
     assert (
         [each.cls for each in taken]
         == [each.cls for each in middlewares()]
-        == [SendBody, EndUnread, OwnHeaders]
+        == [AnswerLost, SendBody, EndUnread, OwnHeaders]
     )
 
 
@@ -202,3 +214,47 @@ def test_the_connection_of_a_client_that_reads_stays(monkeypatch):
 
 def test_other_responses_have_no_deadline():
     assert not left(False, 0.3)
+
+
+# -- a Gateway that is lost --------------------------------------------------------------------------------
+
+
+def fetched(app):
+    """The response of an application behind the middleware, to a request without an id of its own."""
+
+    async def scenario():
+        async with listening(app) as port, httpx.AsyncClient() as client:
+            return await client.post(f"http://127.0.0.1:{port}/v1/completions", content=b"{}")
+
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_request_whose_gateway_is_lost_may_be_sent_again():
+    async def lost(scope, receive, send):
+        """Return without a response, as Ray Serve's proxy does, which gives each request an id."""
+        MutableHeaders(scope=scope).append("x-request-id", "its-own")
+
+    response = fetched(lost)
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+    assert response.headers["X-Request-Id"] == "its-own"
+    error = response.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("server_error", "service_unavailable", None)
+    assert error["message"].endswith("; send the request again.")
+
+
+def test_a_response_that_has_begun_ends_as_it_is():
+    async def cut(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"data: 1", "more_body": True})
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        fetched(cut)
+
+
+def test_an_answer_of_the_gateway_stays():
+    async def answered(scope, receive, send):
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"its own"})
+
+    response = fetched(answered)
+    assert (response.status_code, response.content) == (500, b"its own")
