@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pasta.config import ConfigError, load_config, parse_config
+from pasta.engine.section import EngineSection
 from pasta.evaluation.config import EvaluateConfig, MethodSection
 from tests.support.paths import ROOT
 
@@ -72,6 +73,14 @@ def test_a_method_is_told_what_its_kind_needs_and_nothing_else(values, expected)
     with pytest.raises(ConfigError) as error:
         method(**values)
     assert expected in str(error.value)
+
+
+def test_an_evaluation_decodes_in_the_machine_s_fastest_format_unless_it_names_one():
+    """It times answers, where a sample is to depend on its seed alone."""
+    formats = [config(**more).engine.dtype for more in ({}, {"engine": {"num_slots": 1}})]
+    assert formats == ["auto", "auto"]
+    assert config(engine={"dtype": "float32"}).engine.dtype == "float32"
+    assert EngineSection().dtype == "float32"
 
 
 def test_several_workers_may_decode_what_is_not_timed():

@@ -53,7 +53,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
         "methods": {"twin": TWIN, "pasta": PASTA},
         "judge": {"kind": "grader"},
         "limits": {"max_tokens": 400},
-        "engine": {"device": "cpu", "slot_tokens": 512},
+        "engine": {"device": "cpu", "dtype": "float32", "slot_tokens": 512},
         "workers": {"use_gpu": False},
     }
     path = folder / "evaluate.yaml"

@@ -114,6 +114,13 @@ class MethodSection:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedEngineSection(EngineSection):
+    """``EngineSection`` of an evaluation, which times answers: by default in the float format that is fastest here."""
+
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluateConfig:
     """One evaluation: every prompt answered by every method, ``1 + repeats`` times, all but the first timed.
 
@@ -130,7 +137,7 @@ class EvaluateConfig:
     judge: JudgeSection | None = None
     repeats: int = 1
     limits: Limits = field(default_factory=answer_limits)
-    engine: EngineSection = field(default_factory=EngineSection)
+    engine: TimedEngineSection = field(default_factory=TimedEngineSection)
     run_dir: Path = Path("runs/evaluate")
     workers: DecodingWorkersSection = field(default_factory=DecodingWorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
