@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from jobs.arguments import benchmark_command, benchmark_file, benchmark_parser, check_out, quiet_transformers
-from pasta.benchmark.options import check_least
+from pasta.benchmark.options import check_answers, check_least
 from pasta.engine.section import FORMATS_HELP, check_device, check_format, check_here
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
 from pasta.sizes import EngineSettings
@@ -22,6 +22,7 @@ def main(arguments: list[str], models: Path) -> int:
     """Run the command; ``models`` holds the shipped models."""
     options = parser(models).parse_args(arguments)
     check_least(options, 1, "threads", "max_tokens")
+    check_answers(options, "max_tokens")
     check_format(options.dtype, "--dtype")
     check_device(options.device, "--device")
     file = options.prompts or split_file(options.split)

@@ -43,6 +43,7 @@ from pasta.benchmark.load.ways import find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
+from pasta.benchmark.options import check_answers
 from pasta.data.atlas import heldout_prompts
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.linearise import Messages
@@ -290,8 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (url := settings.peer) is not None:
         settings = dataclasses.replace(settings, peer_model=asyncio.run(_peer_model(url, options.peer_model)))
     quiet_transformers()
-    command = benchmark_command("serve", *given)
-    benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
+    command, config = benchmark_command("serve", *given), read_service_config(options.config)
+    if options.url is None:  # another service's slots are not known
+        check_answers(settings, "max_tokens", config.args.engine.slot_tokens)
+    benchmark = ServeBenchmark(settings, config, options.source, command)
     api_key = os.environ.get(options.api_key_env) if options.url else None
     if code := run_benchmark(lambda: benchmark.run(options.url, api_key), out, fresh=settings.fresh):
         return code

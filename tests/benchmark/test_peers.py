@@ -282,6 +282,7 @@ def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch)
         (["--contexts", "64", "--rounds", "15"], "--contexts: 64, expected at least 68 with --rounds 15"),
         (["--prefills", "1,64"], "--prefills: 1,64, expected integers of at least 2"),
         (["--answer-prompts", "1"], "--answer-prompts: 1, expected at least 2"),
+        (["--answer-tokens", "2047"], "--answer-tokens: 2047, expected at most 2046: "),
         (["--draft-acceptance", "1.5"], "--draft-acceptance: 1.5, expected a number from 0 to 1"),
         (["--draft-acceptance", "nan"], "--draft-acceptance: nan, expected a number from 0 to 1"),
         (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),

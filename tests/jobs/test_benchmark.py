@@ -363,6 +363,10 @@ def test_one_layer_tells_the_fastest_format_of_a_model(config):
         (["--prompts", "1"], "--prompts: 1, expected at least 2"),
         (["--prompts", "10000000000"], "--prompts: 10000000000, expected at most 1,048,576"),
         (["--threads", "0"], "--threads: 0, expected a positive integer"),
+        (
+            ["--max-tokens", "2047"],
+            "--max-tokens: 2047, expected at most 2046: an engine's slot holds 2048 tokens, the prompt among them",
+        ),
         (["--lanes", "2,8"], "--lanes: 2,8, expected positive integers, 1 among them"),
         (["--requests", "2"], "--requests: 2, expected positive integers, 1 among them"),
         (["--model-config", "none.json"], "model configuration: none.json: no such file"),

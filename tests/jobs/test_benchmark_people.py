@@ -67,6 +67,7 @@ def refusal(option, value):
         ("--threads", "0", "--threads: 0, expected a positive integer"),
         ("--threads", "99999999", "--threads: 99999999, expected at most 1,048,576"),
         ("--max-tokens", "-1", "--max-tokens: -1, expected a positive integer"),
+        ("--max-tokens", "2047", "--max-tokens: 2047, expected at most 2046: "),
         ("--dtype", "int3", "--dtype: 'int3', expected one of auto, float32"),
         ("--device", "gpu", "--device: 'gpu', expected auto, cpu, cuda or cuda:N"),
     ],

@@ -184,6 +184,7 @@ def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, 
         (["--clients", "0"], "--clients: 0, expected positive integers"),
         (["--prompts", "1"], "--prompts: 1, expected at least 2"),
         (["--pairs", "5000"], "--pairs: 5000, but atlas has "),
+        (["--max-tokens", "4095"], "--max-tokens: 4095, expected at most 4094: "),
         (["--source", "none.jsonl"], "prompts.source: none.jsonl: no such file"),
         (["--config", "none.yaml"], "none.yaml"),
         (

@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from pasta.engine.section import SCRATCH
 from pasta.errors import UserError
+from pasta.sizes import EngineSizes
 
 #: Of anything that is counted: more would never end.
 _MOST = 1 << 20
@@ -28,6 +30,17 @@ def check_least(settings: Any, least: int, *names: str, why: str = "") -> None:
 def check_interval(settings: Any, *names: str) -> None:
     """``check_least`` of 2, which an interval needs."""
     check_least(settings, 2, *names, why=" (an interval needs as many)")
+
+
+def check_answers(settings: Any, name: str, slot_tokens: int = EngineSizes().slot_tokens) -> None:
+    """Raise ``UserError``, naming the option, for a longest answer that no slot holds after any prompt: the engine
+    would cut it sooner, and say nothing."""
+    most = slot_tokens - 1 - SCRATCH
+    if (value := getattr(settings, name)) > most:
+        raise UserError(
+            f"{option_of(name)}: {value}, expected at most {most}: an engine's slot holds {slot_tokens} tokens, the "
+            "prompt among them"
+        )
 
 
 def check_names(settings: Any, name: str, known: Collection[str]) -> None:

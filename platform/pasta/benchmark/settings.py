@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.benchmark.options import check_interval, check_least, option_of
+from pasta.benchmark.options import check_answers, check_interval, check_least, option_of
 from pasta.engine.section import check_device, check_format
 from pasta.errors import UserError
 
@@ -105,6 +105,7 @@ class Settings:
         if self.longest is not None:
             check_least(self, 1, "longest")
         check_least(self, 1, "threads", "large_threads", "repeats", "rounds", "max_tokens")
+        check_answers(self, "max_tokens")
         for name in ("lanes", "requests"):
             numbers = getattr(self, name)
             if 1 not in numbers or min(numbers) < 1:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.benchmark.options import check_interval, check_least, check_names, option_of
+from pasta.benchmark.options import check_answers, check_interval, check_least, check_names, option_of
 from pasta.errors import UserError
 
 SHIPPED = "shipped"
@@ -70,6 +70,7 @@ class PeerSettings:
                     f"--shapes: {other} and {shape} are both called {shape_name(shape)!r}; expected other file names"
                 )
         check_interval(self, "rounds", "replay_prompts", "answer_prompts", "answer_tokens")
+        check_answers(self, "answer_tokens")
         if not 0 <= self.draft_acceptance <= 1:
             raise UserError(f"--draft-acceptance: {self.draft_acceptance}, expected a number from 0 to 1")
         check_least(self, 1, "threads", "longest")
