@@ -1,8 +1,8 @@
 """Number formats: what a model computes in, and which format is fastest on this machine.
 
 ``auto`` times float formats on the linear layers of the model's first decoder layer: decoding spends nearly all of its
-time in such layers, and the formats' speeds differ several times between CPUs. The choice and its reason are logged,
-and kept in ``LoadedModel.format``.
+time in such layers, and the formats' speeds differ several times between CPUs. ``LoadedModel.format`` keeps the choice
+and its reason; the service logs them, the benchmarks print and record them.
 """
 
 import copy
