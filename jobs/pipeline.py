@@ -27,7 +27,7 @@ from pasta.data.atlas_keys import ATLAS
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import check_directory
-from pasta.rows import placed, read_json
+from pasta.rows import Messages, placed, read_json
 from pasta.stages.lock import sole_writer
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
 from pasta.stages.records import write_json
@@ -118,7 +118,7 @@ def main() -> int:
     check_address(arguments.address)
     check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
-    check_prompts_and_keys(config, stages)
+    check_prompts_and_keys(config, steps, stages)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
 
 
@@ -165,25 +165,42 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
             check_engine(engine, getattr(stage, "rollout", stage).workers, address)
 
 
-def check_prompts_and_keys(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
+def check_prompts_and_keys(config: PipelineConfig, steps: list[Instance], stages: Mapping[str, Any]) -> None:
     """Raise UserError for a stage that has never been done, and whose file of prompts cannot be read, or whose judge,
-    teacher or method has no key: else it would be told after hours of other stages' work."""
+    teacher or method has no key, or whose judge cannot rate answers to its prompts: else it would be told after hours
+    of other stages' work."""
     from jobs.annotate import AnnotateConfig
-    from pasta.evaluation.config import EvaluateConfig
-    from pasta.evaluation.prompts import read_eval_prompts, read_prompts
+    from pasta.judges.make import check_asked
 
-    for name, stage in stages.items():
+    asked: dict[str, list[Messages]] = {}
+    for step in steps:
+        name, stage = step.name, stages[step.name]
         if any(_finished(config, name)):
             continue
         with placed(name):
-            judge_key(getattr(stage, "judge", None))
+            judge = getattr(stage, "judge", None)
+            judge_key(judge)
             teacher_keys(stage.data.teacher if isinstance(stage, AnnotateConfig) else None)
             method_keys(getattr(stage, "methods", {}))
-            prompts = getattr(stage, "prompts", None)
-            if prompts is None or prompts.source == ATLAS:
-                continue
-            if not Path(prompts.source).is_relative_to(config.output_dir / UNKNOWN):
-                (read_eval_prompts if isinstance(stage, EvaluateConfig) else read_prompts)(prompts)
+            asked[name] = _own_prompts(config, stage)
+            if judge is not None:
+                # Scores are of the prompts of their samples.
+                check_asked(judge, asked[name] or asked.get(step.reads.get("samples", ""), []))
+
+
+def _own_prompts(config: PipelineConfig, stage: Any) -> list[Messages]:
+    """The prompts of a stage, empty if it has none, or if they are the atlas' or another stage will make them."""
+    from pasta.evaluation.config import EvaluateConfig
+    from pasta.evaluation.prompts import read_eval_prompts, read_prompts
+
+    prompts = getattr(stage, "prompts", None)
+    if prompts is None or prompts.source == ATLAS:
+        return []
+    if Path(prompts.source).is_relative_to(config.output_dir / UNKNOWN):
+        return []
+    if isinstance(stage, EvaluateConfig):
+        return [each.prompt.messages for each in read_eval_prompts(prompts)]
+    return [each.messages for each in read_prompts(prompts)]
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None = None) -> int:

@@ -54,6 +54,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         import datasets
 
         from pasta.candidates.checks import check_room
+        from pasta.judges.make import check_asked
         from pasta.rl.train import check_config, prepare
 
     training = stage(config, restart=restart)
@@ -62,6 +63,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     check_engine(config.engine, config.rollout.workers, address, (config.model.init_from, config.twin))
     datasets.disable_progress_bars()
     tokenizer, prompts, key = check_config(config), read_prompts(config.prompts), judge_key(config.judge)
+    check_asked(config.judge, (prompt.messages for prompt in prompts))
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (

@@ -23,7 +23,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
-from pasta.judges.make import check_judge, make_judge, metered
+from pasta.judges.make import check_asked, check_judge, make_judge, metered
 from pasta.judges.tally import VerdictTally
 from pasta.stages.lock import sole_writer
 from pasta.stages.progress import Progress
@@ -95,6 +95,8 @@ def run(
     verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)
     samples = read_stage(config.samples, "sample", "samples", "samples")
+    if not verdicts.is_done:
+        check_asked(config.judge, (record["messages"] for record in iter_records(samples)))
     option = "--rejudge" if rejudge else "--restart"
     write = partial(
         write_scores,

@@ -208,6 +208,11 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_one_runs(tmp_path
         ("sample", {"prompts.source": "nowhere.jsonl"}, "prompts.source: nowhere.jsonl: no such file"),
         ("sample", {"prompts.source": "broken.json"}, "broken.json: "),
         (
+            "sample",
+            {"prompts.source": "own.jsonl", "prompts.count": 1},
+            "round-1-score: judge.kind: grader: 'What is love?' is no atlas prompt",
+        ),
+        (
             "score",
             {
                 "judge": {
@@ -227,6 +232,7 @@ def test_prompts_and_keys_of_a_late_stage_are_missed_before_the_first_one_runs(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr(pipeline, "run", lambda *_, **__: pytest.fail("stages were run"))
     Path("broken.json").write_text("[1]")
+    Path("own.jsonl").write_text('{"messages": [{"role": "user", "content": "What is love?"}]}')
     recipe = yaml.safe_load(path.read_text())
     recipe["round"][stage]["set"] |= changes
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))

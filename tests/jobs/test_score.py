@@ -179,6 +179,14 @@ def test_a_model_without_a_reward_head_is_refused_before_any_worker_starts(tmp_p
     assert "expected a sequence classifier with one" in fail(monkeypatch, capsys, "--config", str(path))
 
 
+def test_the_grader_refuses_prompts_of_one_s_own_before_any_worker_starts(tmp_path, monkeypatch, capsys):
+    own = {**record(tasks(1)[0], []), "messages": [{"role": "user", "content": "What is love?"}]}
+    sample_stage(tmp_path / "samples", [record(task, variations(task)) for task in tasks(3)] + [own])
+    line = fail(monkeypatch, capsys, "--config", str(write_config(tmp_path)))
+    assert "judge.kind: grader: 'What is love?' is no atlas prompt" in line
+    assert not (tmp_path / "judgements").exists()
+
+
 def test_samples_without_one_of_their_shards_are_refused(tmp_path, monkeypatch, capsys):
     path = write_config(tmp_path)
     (tmp_path / "samples/samples-00000.jsonl").unlink()

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from pasta.evaluation.prompts import EvalPrompt
 from pasta.judges.config import JudgeSection
-from pasta.judges.grader import not_gradable
 from pasta.judges.judge import Case, Judge, Verdict, judge_cases
-from pasta.judges.make import Metered, check_judge, make_judge, metered
+from pasta.judges.make import Metered, check_asked, check_judge, make_judge, metered
 from pasta.stages.records import Record
 
 Judging = Metered[Sequence[Record], list[Record]]
@@ -17,11 +16,9 @@ _UNJUDGED = Verdict(None, {"invalid": "the baseline has no answer to compare wit
 
 
 def check_prompts(section: JudgeSection, prompts: Iterable[EvalPrompt]) -> None:
-    """Raise UserError if the judge cannot rate answers to these prompts: the grader knows atlas tasks alone."""
+    """Raise UserError if the judge's section is wrong, or if it cannot rate answers to these prompts."""
     check_judge(section)
-    for entry in prompts:
-        if section.kind == "grader" and entry.family is None:
-            raise not_gradable(entry.prompt.messages)
+    check_asked(section, (entry.prompt.messages for entry in prompts if entry.family is None))
 
 
 def answer_judge(section: JudgeSection, work_dir: Path, api_key: str | None, baseline: str) -> Judging:

@@ -2,18 +2,10 @@
 
 from collections.abc import Sequence
 
-from pasta.data.atlas import grade, task_asked
-from pasta.data.prompts import Messages
+from pasta.data.atlas import AtlasTask, grade, task_asked
 from pasta.errors import UserError
 from pasta.judges.judge import Case, Verdict
-
-
-def not_gradable(messages: Messages) -> UserError:
-    """The error of a prompt that is no task of the atlas."""
-    shown = messages[-1]["content"][:60]
-    return UserError(
-        f"judge.kind: grader: {shown!r} is no atlas prompt; use teacher or reward for other prompts"
-    )
+from pasta.rows import Messages
 
 
 class GraderJudge:
@@ -24,8 +16,7 @@ class GraderJudge:
         """Raises UserError for a prompt that is no task of the atlas."""
         out = []
         for case in cases:
-            if (task := task_asked(case.messages)) is None:
-                raise not_gradable(case.messages)
+            task = graded_task(case.messages)
             grades = [grade(task, answer) for answer in case.answers]
             out.append([Verdict(g.right / g.total, {"right": g.right, "total": g.total}) for g in grades])
         return out
@@ -33,3 +24,13 @@ class GraderJudge:
     def usage(self) -> dict[str, float]:
         """Empty: grading uses nothing."""
         return {}
+
+
+def graded_task(messages: Messages) -> AtlasTask:
+    """The task of the atlas that a prompt is. Raises UserError if it is none."""
+    if (task := task_asked(messages)) is None:
+        shown = messages[-1]["content"][:60]
+        raise UserError(
+            f"judge.kind: grader: {shown!r} is no atlas prompt; use teacher or reward for other prompts"
+        )
+    return task

@@ -1,14 +1,15 @@
 """Makes the judge of a configuration. Only the reward model needs torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from pasta.judges.config import JudgeSection
-from pasta.judges.grader import GraderJudge
+from pasta.judges.grader import GraderJudge, graded_task
 from pasta.judges.judge import Judge
 from pasta.judges.tally import counted_usage
 from pasta.judges.teacher import TeacherJudge
+from pasta.rows import Messages
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,6 +23,13 @@ def check_judge(section: JudgeSection) -> None:
         from pasta.judges.reward import check_reward_model
 
         check_reward_model(section.reward)
+
+
+def check_asked(section: JudgeSection, prompts: Iterable[Messages]) -> None:
+    """Raise UserError if the judge cannot rate answers to these prompts: the grader knows atlas tasks alone."""
+    if section.kind == "grader":
+        for messages in prompts:
+            graded_task(messages)
 
 
 def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None) -> Judge:
