@@ -35,16 +35,16 @@ class StreamOptions(Strict):
 
 class RepetitionOptions(Strict):
     """vLLM's ``repetition_detection``: a thread whose last tokens are ``min_count`` copies of a pattern ends. Ours
-    besides: so does a thread that has promised one topic ``topic_count`` times. Where a request does not say, the
-    service's configuration does."""
+    besides: so does a thread that has promised one topic more than ``max_same_topic`` times. Where a request does not
+    say, the service's configuration does."""
 
     max_pattern_size: int = Field(
         default=0, ge=0, le=LARGEST_PATTERN, description="tokens of the longest pattern; 0: no detection"
     )
     min_pattern_size: int = Field(default=1, ge=0, le=LARGEST_PATTERN, description="0 and 1 are the same")
     min_count: int = Field(default=2, ge=2, le=LARGEST_PATTERN)
-    topic_count: int = Field(
-        default=0, ge=0, le=LARGEST_PATTERN, description="promises of one topic; 0: no detection; not 1"
+    max_same_topic: int = Field(
+        default=0, ge=0, le=LARGEST_PATTERN, description="promises of one topic by a thread; 0: any number"
     )
 
     def detection(self) -> RepetitionDetection:
@@ -53,7 +53,7 @@ class RepetitionOptions(Strict):
         if self.max_pattern_size:
             sizes = self.max_pattern_size, self.min_pattern_size or 1, self.min_count
         try:
-            return RepetitionDetection(*sizes, topic_count=self.topic_count)
+            return RepetitionDetection(*sizes, max_same_topic=self.max_same_topic)
         except UserError as error:
             name = f"repetition_detection.{error}"
             raise ApiError(f"{name}.", param=name.partition(":")[0]) from None

@@ -37,7 +37,7 @@ LIMITS = st.builds(
     max_topic_tokens=st.integers(1, 8),
     max_positions=st.sampled_from([60, 4000]),
     repetition_detection=st.sampled_from(
-        [RepetitionDetection(), RepetitionDetection(4, 1, 2), RepetitionDetection(topic_count=2)]
+        [RepetitionDetection(), RepetitionDetection(4, 1, 2), RepetitionDetection(max_same_topic=1)]
     ),
 )
 
@@ -220,7 +220,7 @@ ROOMY = st.builds(
     max_threads=st.integers(1, 64),
     max_depth=st.integers(1, 3),
     repetition_detection=st.sampled_from(
-        [RepetitionDetection(), RepetitionDetection(6, 1, 4), RepetitionDetection(topic_count=2)]
+        [RepetitionDetection(), RepetitionDetection(6, 1, 4), RepetitionDetection(max_same_topic=1)]
     ),
 )
 

@@ -74,7 +74,6 @@ def answerable(body: dict[str, Any], model: str, token: int) -> dict[str, Any]:
         body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 0)
     if repetition := body.get("repetition_detection"):
         repetition["min_pattern_size"] = 1
-        repetition.pop("topic_count", None)  # 1 is refused
     given = [name for name in _STRUCTURES if body.get(name) is not None]
     for name in given[1:]:  # they exclude each other
         del body[name]

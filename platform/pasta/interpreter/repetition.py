@@ -14,8 +14,8 @@ LARGEST_PATTERN = 1024
 @message
 class RepetitionDetection:
     """Ends a thread whose last tokens are ``min_count`` copies of one pattern of ``min_pattern_size`` to
-    ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's. Our own ``topic_count`` ends a
-    thread that has promised one topic so many times, whatever stands between; with 0 none.
+    ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's. Our own
+    ``max_same_topic`` ends a thread that has promised one topic more often, whatever stands between; with 0 none.
 
     Raises ``UserError`` that names a value out of range.
     """
@@ -23,18 +23,16 @@ class RepetitionDetection:
     max_pattern_size: int = 0
     min_pattern_size: int = 1
     min_count: int = 2
-    topic_count: int = 0
+    max_same_topic: int = 0
 
     def __post_init__(self) -> None:
-        least = {"max_pattern_size": 0, "min_pattern_size": 1, "min_count": 2, "topic_count": 0}
+        least = {"max_pattern_size": 0, "min_pattern_size": 1, "min_count": 2, "max_same_topic": 0}
         for field in fields(self):
             value, low = getattr(self, field.name), least[field.name]
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= LARGEST_PATTERN:
                 raise UserError(
                     f"{field.name}: {value!r}, expected an integer from {low} to {LARGEST_PATTERN:,}"
                 )
-        if self.topic_count == 1:
-            raise UserError("topic_count: 1, expected 0, or at least 2: the first promise repeats nothing")
         if 0 < self.max_pattern_size < self.min_pattern_size:
             raise UserError(
                 f"min_pattern_size: {self.min_pattern_size}, expected at most max_pattern_size "
@@ -46,11 +44,11 @@ class RepetitionDetection:
         return self.found(thread.tokens) or self.promised(thread, threads)
 
     def promised(self, thread: Thread, threads: Sequence[Thread]) -> bool:
-        """Whether ``thread``, one of ``threads``, has promised its last topic ``topic_count`` times."""
-        if not (self.topic_count and thread.children):
+        """Whether ``thread``, one of ``threads``, has promised its last topic too often."""
+        if not (self.max_same_topic and thread.children):
             return False
         topics = [threads[child].topic_ids for _, child in thread.children]
-        return topics.count(topics[-1]) >= self.topic_count
+        return topics.count(topics[-1]) > self.max_same_topic
 
     def found(self, tokens: Sequence[int]) -> bool:
         """Whether ``tokens`` end in the copies of a pattern."""
