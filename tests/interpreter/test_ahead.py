@@ -225,7 +225,7 @@ ROOMY = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(ROOMY, st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 12))
 def test_text_of_several_steps_is_recorded_as_token_by_token(limits, seed, begun, count):
     """Where ``may_emit_text``, neither what a thread may emit nor whether it may changes from token to token."""
