@@ -1,4 +1,4 @@
-"""Checks of values in configurations, for ``__post_init__``. ``None`` stands for a key that is not set and passes."""
+"""Checks of values in configurations, for ``__post_init__``. ``None``, a key that is not set, is within all bounds."""
 
 import dataclasses
 from numbers import Integral
@@ -9,7 +9,7 @@ from pasta.rows import short_repr
 
 def check_integers(config: Any, *names: str) -> None:
     """Raise ValueError, naming key and value, unless these fields of ``config`` are integers. For classes that are also
-    constructed in Python, where nothing else checks types. ``None`` passes."""
+    constructed in Python, where nothing else checks types."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, Integral) or isinstance(value, bool):
@@ -17,7 +17,7 @@ def check_integers(config: Any, *names: str) -> None:
 
 
 def check_switches(config: Any, *names: str) -> None:
-    """Raise ValueError, naming key and value, unless these fields of ``config`` are booleans. ``None`` passes."""
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are booleans."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, bool):

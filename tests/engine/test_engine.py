@@ -10,7 +10,6 @@ from pasta.engine import (
     Engine,
     EngineConfig,
     ForkEvent,
-    JoinEvent,
     Request,
     SamplingParams,
     TokenEvent,
@@ -62,9 +61,9 @@ TEXTS = ["Tell me about France", "x", "Count to ten and name each planet in turn
 
 
 def test_the_sample_has_threads_to_speak_of():
-    (result,), events = run(engine(), ask())
+    (result,), _ = run(engine(), ask())
     assert len(result.trace.threads) > 3
-    assert any(isinstance(event, JoinEvent) for event in events) or result.critical_path < result.num_tokens
+    assert result.critical_path < result.num_tokens
 
 
 @pytest.mark.slow
@@ -392,7 +391,7 @@ def test_a_request_that_cannot_be_admitted_fails_alone():
     expected = alone(TEXTS[1]).response_ids
     e = engine(num_slots=1)
     ids = [e.submit(ask(TEXTS[1])), e.submit(ask()), e.submit(ask(TEXTS[1]))]
-    assert e.absorb(ids[1], (5,), [1, 2]) == []
+    e.absorb(ids[1], (5,), [1, 2])
     done = {}
     while e.has_work:
         done |= {event.request_id: event for event in e.step() if isinstance(event, DoneEvent)}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pasta.interpreter import ConstraintError, Interpreter, Limits, ReadingOrder, Snapshot, linearise
+from pasta.interpreter import ConstraintError, Interpreter, Limits, ReadingOrder, linearise
 from pasta.lang import render
 from tests.support.documents import random_document
 from tests.support.tokenizers import codec
@@ -70,7 +70,6 @@ def test_a_snapshot_holds_exactly_what_the_chunk_sees(seed):
         snapshot = next(it.snapshot(other.id) for other in it.threads if other.path == t.path)
         assert sorted(zip(snapshot.token_ids, snapshot.positions, strict=True)) == sorted(seen)
         assert snapshot.start_position == rows.positions[row]
-        assert Snapshot.from_dict(snapshot.to_dict()) == snapshot
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -99,12 +98,12 @@ def test_text_is_given_out_in_reading_order():
     order.text(0, "A ")
     order.fork(0, 1)
     order.text(0, " C")
-    assert order.take() == "A "
+    assert order.take_parts() == ["A "]
     order.text(1, "b")
-    assert order.take() == "b"
+    assert order.take_parts() == ["b"]
     order.text(1, "b")
     order.finish(1)
-    assert order.take() == "b C"
+    assert order.take_parts() == ["b", " C"]
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -126,5 +125,5 @@ def test_reading_order_gives_the_rendered_document(seed):
             order.text(t.id, C.decode_text([token]))
         if not t.running and t.tokens[-1] in (C.eos_id, C.control.async_close):
             order.finish(t.id)
-        shown += order.take()
+        shown += "".join(order.take_parts())
     assert shown == render(document) or "\ufffd" in shown

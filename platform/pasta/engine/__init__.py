@@ -14,9 +14,7 @@ from pasta.engine.request import (
     EngineFull,
     EngineStopped,
     Event,
-    FinishEvent,
     ForkEvent,
-    JoinEvent,
     Logprobs,
     Path,
     Request,
@@ -25,7 +23,6 @@ from pasta.engine.request import (
     ThreadProgress,
     TokenEvent,
     UnknownRequest,
-    WaitEvent,
 )
 from pasta.placement import LaneCosts
 
@@ -52,9 +49,7 @@ __all__ = [
     "EngineFull",
     "EngineStopped",
     "Event",
-    "FinishEvent",
     "ForkEvent",
-    "JoinEvent",
     "LaneCosts",
     "LoadedModel",
     "Logprobs",
@@ -65,7 +60,6 @@ __all__ = [
     "ThreadProgress",
     "TokenEvent",
     "UnknownRequest",
-    "WaitEvent",
     "load_model",
     "measure_costs",
     "random_model",

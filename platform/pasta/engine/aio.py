@@ -120,7 +120,7 @@ class AsyncEngine:
 
     async def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> None:
         """Give a request a chunk that was decoded elsewhere. Raises ``UserError`` if the request is gone."""
-        await self._call(lambda: self._dispatch(self.engine.absorb(request_id, path, response_ids)))
+        await self._call(lambda: self.engine.absorb(request_id, path, response_ids))
 
     async def adopt(self, request_id: str, path: Path, progress: ThreadProgress) -> None:
         """Have a request decode a chunk itself that was to be decoded elsewhere. Raises as ``absorb`` does."""
@@ -165,12 +165,9 @@ class AsyncEngine:
     def _cancel(self, request_id: str) -> bool:
         found = self.engine.cancel(request_id)
         if found:
-            self._dispatch([DoneEvent(request_id, 0.0, self.engine.num_steps, 0, "cancelled", None)])
+            self._keep([DoneEvent(request_id, 0.0, self.engine.num_steps, 0, "cancelled", None)])
+            self._hand_over()
         return found
-
-    def _dispatch(self, events: list[Event]) -> None:
-        self._keep(events)
-        self._hand_over()
 
     def _keep(self, events: list[Event]) -> None:
         for event in events:

@@ -67,7 +67,7 @@ class Engine:
         self._faster: defaultdict[int, Faster] = defaultdict(Faster)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
-        self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
+        self._arrivals: dict[str, list[Callable[[Slot], None]]] = {}
         self._numbers = itertools.count()
         self._next_bulk = 0
         self.num_steps = 0
@@ -125,36 +125,30 @@ class Engine:
                 return True
         return False
 
-    def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> list[Event]:
+    def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> None:
         """Add chunk ``path``, decoded elsewhere, to a request: its ids in storage order, ``</async>`` last.
 
         A request that waits for a slot gets the chunk together with the slot. Raises ``UnknownRequest`` if there is no
         such request, ``UserError`` if the chunk is not expected, ``ConstraintError`` if the ids are not one chunk
         within what it was lent.
         """
-        return self._when_admitted(
-            request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
-        )
+        self._when_admitted(request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter()))
 
     def adopt(self, request_id: str, path: Path, progress: ThreadProgress) -> None:
         """Decode chunk ``path`` here after all, from the progress that it has made elsewhere.
 
         Raises ``UnknownRequest`` if there is no such request, ``UserError`` if the chunk is not expected.
         """
+        self._when_admitted(request_id, lambda slot: slot.adopt(path, progress))
 
-        def adopt(slot: Slot) -> list[Event]:
-            slot.adopt(path, progress)
-            return []
-
-        self._when_admitted(request_id, adopt)
-
-    def _when_admitted(self, request_id: str, what: Callable[[Slot], list[Event]]) -> list[Event]:
+    def _when_admitted(self, request_id: str, what: Callable[[Slot], None]) -> None:
         for slot in self._slots:
             if slot and slot.request.request_id == request_id:
-                return what(slot)
+                what(slot)
+                return
         if any(waiting[0] == request_id for waiting in self._waiting):
             self._arrivals.setdefault(request_id, []).append(what)
-            return []
+            return
         raise UnknownRequest(f"request_id: {request_id!r} is not decoding here")
 
     @property
@@ -262,7 +256,7 @@ class Engine:
                     admitted = Slot(request, limits, self.codec, submitted, time.perf_counter(), self.config)
                     self._slots[number] = admitted
                     for arrival in arrivals:
-                        events += arrival(admitted)
+                        arrival(admitted)
                     self.prefixes.admit(number, admitted)
                 except Exception as error:
                     events.append(self._failed(number, request_id, error))

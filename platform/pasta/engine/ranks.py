@@ -88,10 +88,6 @@ class Ranks:
         """Wait until all ranks are here."""
         dist.barrier(group=self._messages)
 
-    def leave(self) -> None:
-        """End this process's part."""
-        dist.destroy_process_group()
-
 
 def follow(ranks: Ranks) -> NoReturn:
     """Run on ranks other than 0: do what rank 0 tells this rank. Raises ``RuntimeError`` when a rank has ended."""

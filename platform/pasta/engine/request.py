@@ -275,23 +275,6 @@ class ForkEvent(Event):
     lent: Limits | None = None
 
 
-@dataclass(slots=True)
-class WaitEvent(Event):
-    """A thread waits at a sync."""
-
-
-@dataclass(slots=True)
-class JoinEvent(Event):
-    """A sync is resolved."""
-
-    children: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class FinishEvent(Event):
-    """A chunk and its descendants are done."""
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """A finished answer. ``text`` is what a user sees; ``document`` is ``None`` if a stop string cut it.

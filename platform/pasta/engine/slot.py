@@ -9,29 +9,22 @@ from pasta.engine.penalties import VisibleText
 from pasta.engine.request import (
     EngineConfig,
     Event,
-    FinishEvent,
     ForkEvent,
-    JoinEvent,
     Logprobs,
     Path,
     Request,
     Result,
     ThreadProgress,
     TokenEvent,
-    WaitEvent,
 )
 from pasta.engine.text import AnswerText
 from pasta.errors import UserError
 from pasta.interpreter import (
-    Action,
     Constraint,
     Feed,
-    Finish,
     Fork,
     Interpreter,
-    Join,
     Limits,
-    Wait,
     allowed_freely,
     copy_until,
     drive_lent,
@@ -195,7 +188,7 @@ class Slot:
         events: list[Event] = [
             TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
-        self._follow(actions, events, now, step)
+        events += [self._fork_event(action, now, step) for action in actions if isinstance(action, Fork)]
         # A draft that ends a promise has been fed already; the chunk that it opens has not.
         self.pending.extend(self._fed_here(self.interpreter.take_feeds())[fed:])
         return events
@@ -262,27 +255,24 @@ class Slot:
         waiting, self.waiting = [*self.waiting.values()], {}
         return waiting
 
-    def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
+    def absorb(self, path: Path, response_ids: Sequence[int], now: float) -> None:
         """Add a chunk that was decoded elsewhere: its tokens are fed at their positions."""
         thread, opened = self._take_back(path)
         it = self.interpreter
 
-        def emit(thread: int, token: int) -> tuple[Action, ...]:
+        def emit(thread: int, token: int) -> None:
             actions = it.emit(thread, token, now)
             self.add_text(thread, token)
             for action in actions:
                 if isinstance(action, Fork):
                     self._open_text(action)
-            return actions
 
-        events: list[Event] = []
-        self._follow(drive_lent(it, thread, response_ids, emit), events, now, step, quiet=True)
-        for feed in (opened, *self.interpreter.take_feeds()):
+        drive_lent(it, thread, response_ids, emit)
+        for feed in (opened, *it.take_feeds()):
             # The targets of the chunk's rows are known; a parent that waited for its end goes on.
-            wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
+            wants_logits = feed.wants_logits and it.threads[feed.thread].running
             self.pending.append(feed._replace(wants_logits=wants_logits))
         self.bulk = True
-        return events
 
     def adopt(self, path: Path, progress: ThreadProgress) -> None:
         """Decode a chunk here after all, from the ``progress`` that it has made elsewhere."""
@@ -308,20 +298,6 @@ class Slot:
     def num_lanes(self) -> int:
         """Threads that decode here."""
         return len(self.interpreter.live_threads) - len(self.held_open) - len(self.waiting)
-
-    def _follow(
-        self, actions: Sequence[Action], events: list[Event], now: float, step: int, *, quiet: bool = False
-    ) -> None:
-        request_id = self.request.request_id
-        for action in actions:
-            if isinstance(action, Join):
-                events.append(JoinEvent(request_id, now, step, action.thread, action.children))
-            elif isinstance(action, Wait):
-                events.append(WaitEvent(request_id, now, step, action.thread))
-            elif isinstance(action, Finish):
-                events.append(FinishEvent(request_id, now, step, action.thread))
-            elif isinstance(action, Fork) and not quiet:
-                events.append(self._fork_event(action, now, step))
 
     def _fork_event(self, fork: Fork, now: float, step: int) -> ForkEvent:
         child = self.interpreter.threads[fork.child]

@@ -373,13 +373,13 @@ class Interpreter:
         """Return the response's token ids in storage order (so far); of a chunk, those after ``<async>``."""
         return stored_ids(self.threads, thread, self.grammar.control.async_open)
 
-    def drive(self, thread: int, ids: Sequence[int], emit: Emit | None = None) -> tuple[Action, ...]:
+    def drive(self, thread: int, ids: Sequence[int], emit: Emit | None = None) -> None:
         """Emit a thread's whole response from its ids in storage order (what ``response_ids`` returns), by ``emit``
         of this interpreter or one that calls it.
 
         Raises ``ConstraintError`` if the ids are not one well-formed thread.
         """
-        return drive(self.threads, self.grammar.control, emit or self.emit, thread, ids)
+        drive(self.threads, self.grammar.control, emit or self.emit, thread, ids)
 
     def snapshot(self, thread: int) -> Snapshot:
         """Return what another engine needs to decode chunk ``thread``: the state right before its ``<async>``."""

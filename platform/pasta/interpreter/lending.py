@@ -16,7 +16,6 @@ from dataclasses import replace
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.limits import Constraint, ConstraintError, Limits
 from pasta.interpreter.storage import Emit
-from pasta.interpreter.thread import Action
 
 #: A chunk is lent twice its estimate plus this many tokens, and as many again for chunks inside it.
 SLACK_TOKENS = 64
@@ -57,7 +56,7 @@ def take_back(interpreter: Interpreter, chunk: int, lent: Limits) -> None:
     interpreter.lent_threads -= lent.max_threads - 1
 
 
-def drive_lent(interpreter: Interpreter, chunk: int, ids: Sequence[int], emit: Emit) -> tuple[Action, ...]:
+def drive_lent(interpreter: Interpreter, chunk: int, ids: Sequence[int], emit: Emit) -> None:
     """``Interpreter.drive`` for a chunk that another engine has decoded within what it was lent.
 
     How near a limit comes depends on the order of tokens, and in that of storage it may come nearer: so limits are
@@ -65,12 +64,11 @@ def drive_lent(interpreter: Interpreter, chunk: int, ids: Sequence[int], emit: E
     """
     strict, interpreter.strict = interpreter.strict, False
     try:
-        actions = interpreter.drive(chunk, ids, emit)
+        interpreter.drive(chunk, ids, emit)
     finally:
         interpreter.strict = strict
     if strict and (interpreter.tokens_left < 0 or interpreter.threads_left < 0):
         raise ConstraintError(f"chunk {interpreter.threads[chunk].path} is longer than what it was lent")
-    return actions
 
 
 def allowed_freely(interpreter: Interpreter, thread: int) -> Constraint:

@@ -9,7 +9,6 @@ from enum import IntEnum
 
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.limits import UNBOUNDED, Constraint, Limits
-from pasta.interpreter.thread import Action
 from pasta.lang.grammar import TagGrammar
 
 IGNORE = -100
@@ -91,9 +90,9 @@ def chosen_among(
     interpreter = Interpreter(grammar, unbounded, prompt_ids, strict=False)
     chosen: list[Constraint] = []
 
-    def emit(thread: int, token: int) -> tuple[Action, ...]:
+    def emit(thread: int, token: int) -> None:
         chosen.append(interpreter.allowed(thread))
-        return interpreter.emit(thread, token)
+        interpreter.emit(thread, token)
 
     interpreter.drive(0, response_ids, emit)
     constraints = iter(chosen)

@@ -63,10 +63,6 @@ class ReadingOrder(Generic[T]):
                 break
         return out
 
-    def take(self: "ReadingOrder[str]") -> str:
-        """Return ``take_parts`` joined to one text."""
-        return "".join(self.take_parts())
-
 
 def copy_until(interpreter: Interpreter, thread: int, count: int) -> Interpreter:
     """Copy a response up to the first ``count`` tokens of ``thread``, and without what is read after these.

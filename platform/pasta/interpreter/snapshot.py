@@ -1,8 +1,6 @@
 """What another engine needs to decode a chunk: the tokens that the chunk sees, and which of them see which."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from pasta.interpreter.thread import Path
 from pasta.messages import message
@@ -49,15 +47,3 @@ class Snapshot:
             path=path,
             num_prompt=num_prompt,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain lists, for a message to another process."""
-        values: dict[str, Any] = asdict(self)
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Snapshot":
-        """The inverse of :meth:`to_dict`."""
-        lists = {key: tuple(values[key]) for key in ("token_ids", "positions", "segments", "sees", "path")}
-        start, num_prompt = int(values["start_position"]), int(values["num_prompt"])
-        return cls(start_position=start, num_prompt=num_prompt, **lists)

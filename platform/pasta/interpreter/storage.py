@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from pasta.interpreter.limits import ConstraintError
-from pasta.interpreter.thread import Action, Mode, Thread
+from pasta.interpreter.thread import Mode, Thread
 from pasta.lang.grammar import ControlIds
 
-#: Makes a thread emit a token; returns the actions that follow.
-Emit = Callable[[int, int], tuple[Action, ...]]
+#: Makes a thread emit a token; what it returns is not read.
+Emit = Callable[[int, int], object]
 
 
 def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[int]:
@@ -29,12 +29,11 @@ def drive(
     emit: Emit,
     thread: int,
     ids: Sequence[int],
-) -> tuple[Action, ...]:
+) -> None:
     """Call ``emit`` with each token of ``thread`` and its descendants, given their ids in storage order.
 
-    Returns all actions that followed. Raises ``ConstraintError`` if the ids are not one well-formed thread.
+    Raises ``ConstraintError`` if the ids are not one well-formed thread.
     """
-    actions: list[Action] = []
     stack = [thread]
     expect_open = False
     for token in ids:
@@ -44,10 +43,9 @@ def drive(
             stack.append(threads[stack[-1]].children[-1][1])
             expect_open = False
             continue
-        actions += emit(stack[-1], token)
+        emit(stack[-1], token)
         expect_open = token == control.close
         if threads[stack[-1]].mode >= Mode.ENDED:
             stack.pop()
     if stack:
         raise ConstraintError("the ids end before their thread does")
-    return tuple(actions)

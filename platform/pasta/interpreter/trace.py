@@ -1,8 +1,7 @@
 """The record of a decoded response: which thread emitted which token at which step and time."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pasta.interpreter.thread import Thread
 
@@ -40,10 +39,6 @@ class Trace:
             for step in thread.steps:
                 counts[step - 1] += 1
         return counts
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-able lists and dictionaries."""
-        return asdict(self)
 
 
 def trace_of(threads: Sequence[Thread], critical_path: int, num_tokens: int) -> Trace:

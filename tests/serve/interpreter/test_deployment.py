@@ -164,7 +164,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(interpreter):
 
 
 def test_a_long_prompt_of_words_is_refused_without_being_encoded(encoder, monkeypatch):
-    monkeypatch.setattr(encoder, "_encode", lambda *_: pytest.fail("encoded"))
+    monkeypatch.setattr(encoder, "_codec", lambda *_: pytest.fail("encoded"))
     text = "the cat sat on the mat " * 10_000
     for prompt in (text, [{"role": "user", "content": text}]):
         with pytest.raises(RequestRefused, match="has at least"):
