@@ -213,12 +213,6 @@ def test_a_stop_string_ends_the_answer_in_reading_order(parallel):
     assert cut.steps <= whole.steps
 
 
-def test_streamed_text_of_all_threads_is_the_answer():
-    (result,), events = run(engine(), ask(stream_text=True))
-    streamed = "".join(event.text for event in events if isinstance(event, TokenEvent))
-    assert sorted(streamed) == sorted(result.text)
-
-
 def test_events_tell_the_whole_story():
     (result,), events = run(engine(), ask())
     assert (

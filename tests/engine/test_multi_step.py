@@ -249,7 +249,7 @@ def test_steps_with_topics_and_with_chunks_that_open_or_end_run_together(counted
 @pytest.mark.slow
 def test_what_is_streamed_of_each_thread_is_the_same(counted):
     """Also of tokens that are reported at once."""
-    request = Request(PROMPT, limits=Limits(max_tokens=300), stream_text=True)
+    request = Request(PROMPT, limits=Limits(max_tokens=300))
     request = request.replace(sampling=SamplingParams(temperature=0.9, seed=4, promise_bias=6.0))
 
     def streamed(config):
@@ -259,7 +259,7 @@ def test_what_is_streamed_of_each_thread_is_the_same(counted):
             for event in engine.step():
                 assert last <= (last := event.time), "in the order of time"
                 if isinstance(event, TokenEvent):
-                    found.setdefault(event.path, []).append((event.token, event.text, event.step))
+                    found.setdefault(event.path, []).append((event.token, event.step))
         return found
 
     one_by_one, together = streamed(ONE_BY_ONE), streamed(TOGETHER)

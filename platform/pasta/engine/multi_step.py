@@ -150,6 +150,6 @@ def emit_fed_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
     events: list[Event] = []
     for _, at, lane in turns:
         (now, step), thread, token = lane.moments[at], lane.thread, lane.drafts[at]
-        text, path = slot.add_text(thread, token), it.threads[thread].path
-        events.append(TokenEvent(slot.request.request_id, now, step, thread, token, text, path))
+        path = it.threads[thread].path
+        events.append(TokenEvent(slot.request.request_id, now, step, thread, token, path))
     return events

@@ -186,13 +186,13 @@ class Request:
     chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have enough left to lend, its
     ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb`` or ``adopt``. With ``lent`` the
     limits of this request are lent ones: a chunk that they would cut is given back instead, with the finish reason
-    short. ``progress`` is what was decoded of it elsewhere before. ``stream_text`` fills ``TokenEvent.text``.
-    ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
-    nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
-    somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token. The text
-    follows ``structure``, if there is one; there are no promises then. ``prompt_logprobs`` is the number of likeliest
-    tokens to report beside each token of the prompt but the first (``None``: nothing); a cached prefix has none.
-    ``conversation``: the prompt is a chat's, whose next turn may follow.
+    short. ``progress`` is what was decoded of it elsewhere before. ``logprobs`` is the number of likeliest tokens that
+    each ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed). Only requests of the same
+    ``cache_salt`` share prefixes: how soon a token comes tells whether somebody has sent the same prompt before.
+    ``drafts`` lets the engine draft tokens; they change no token. The text follows ``structure``, if there is one;
+    there are no promises then. ``prompt_logprobs`` is the number of likeliest tokens to report beside each token of the
+    prompt but the first (``None``: nothing); a cached prefix has none. ``conversation``: the prompt is a chat's, whose
+    next turn may follow.
 
     Raises ``UserError`` for a number of log-probabilities that is none.
     """
@@ -206,7 +206,6 @@ class Request:
     place_locally: Callable[[int, int], bool] | None = None
     lent: bool = False
     progress: ThreadProgress = field(default_factory=ThreadProgress)
-    stream_text: bool = False
     logprobs: int | None = None
     cache_salt: str = ""
     drafts: bool = True
@@ -252,14 +251,10 @@ class Event:
 
 @dataclass(slots=True)
 class TokenEvent(Event):
-    """The thread named ``path`` produced a token; ``text`` is what it adds to the answer (empty for tags).
-
-    ``logprobs`` is set if the request asked for it.
-    """
+    """The thread named ``path`` produced a token; ``logprobs`` is set if the request asked for it."""
 
     token: int
-    text: str
-    path: Path = ()
+    path: Path
     logprobs: Logprobs | None = None
 
 

@@ -96,11 +96,7 @@ class Slot:
         self.matcher = None if follows is None else follows.matcher()
         # A chunk of another engine's answer does not look for the answer's end: its home does.
         self.stops = request.sampling.stops and request.snapshot is None
-        self._text = (
-            AnswerText(codec, request.sampling, stops=self.stops)
-            if request.stream_text or self.stops
-            else None
-        )
+        self._text = AnswerText(codec, request.sampling) if self.stops else None
         it = self.interpreter
         rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
@@ -124,7 +120,7 @@ class Slot:
                     if (lent := progress.lent.get(child.path)) is not None:
                         set_aside(it, child.id, lent)
                         self._hold(child.id, lent)
-            self.add_text(thread, token)
+            self._add_text(thread, token)
         it.strict = strict
         return self._fed_here(it.take_feeds())
 
@@ -183,19 +179,18 @@ class Slot:
         actions = self.interpreter.emit(thread, token, now)
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
-        t = self.interpreter.threads[thread]
-        text = self.add_text(thread, token)
-        events: list[Event] = [
-            TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
-        ]
+        self._add_text(thread, token)
+        path = self.interpreter.threads[thread].path
+        events: list[Event] = [TokenEvent(self.request.request_id, now, step, thread, token, path, logprobs)]
         events += [self._fork_event(action, now, step) for action in actions if isinstance(action, Fork)]
         # A draft that ends a promise has been fed already; the chunk that it opens has not.
         self.pending.extend(self._fed_here(self.interpreter.take_feeds())[fed:])
         return events
 
-    def add_text(self, thread: int, token: int) -> str:
-        """Return the text that a token completes which the interpreter has been told of."""
-        return self._text.add(self.interpreter.threads[thread], token) if self._text else ""
+    def _add_text(self, thread: int, token: int) -> None:
+        """Add a token that the interpreter has been told of to the text, if that may end the answer."""
+        if self._text:
+            self._text.add(self.interpreter.threads[thread], token)
 
     def jump_forward(self, thread: int, now: float, step: int) -> list[Event]:
         """Emit the tokens that the grammar forces on a thread: they are fed together with the one before them."""
@@ -262,7 +257,7 @@ class Slot:
 
         def emit(thread: int, token: int) -> None:
             actions = it.emit(thread, token, now)
-            self.add_text(thread, token)
+            self._add_text(thread, token)
             for action in actions:
                 if isinstance(action, Fork):
                     self._open_text(action)

@@ -1,4 +1,4 @@
-"""The text of an answer while it decodes, in reading order, and where a stop string or a stop token ends it."""
+"""The text of an answer that a stop string or a stop token may end, while it decodes, in reading order."""
 
 from typing import NamedTuple
 
@@ -22,15 +22,14 @@ class AnswerText:
     """``shown`` is the text up to the first chunk that is not finished; ``stopped_at`` where the answer ends in it, and
     ``ended_by`` the token that ends it: a thread, and the number of its tokens with that one.
 
-    It is read token by token, whatever was decoded together. So where it ends does not depend on that. Without
-    ``stops`` nothing of ``params`` ends it.
+    It is read token by token, whatever was decoded together. So where it ends does not depend on that.
     """
 
-    def __init__(self, codec: Codec, params: SamplingParams, *, stops: bool) -> None:
+    def __init__(self, codec: Codec, params: SamplingParams) -> None:
         self._codec = codec
-        self._strings = params.stop if stops else ()
+        self._strings = params.stop
         self._min_tokens, self._num_read = params.min_tokens, 0
-        self._tokens = frozenset(params.stop_token_ids if stops else ())
+        self._tokens = frozenset(params.stop_token_ids)
         self._reading: ReadingOrder[_Piece] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
         self.shown = ""
@@ -42,8 +41,8 @@ class AnswerText:
         self._reading.fork(thread, child)
         self._streams[child] = TextStream(self._codec)
 
-    def add(self, thread: Thread, token: int) -> str:
-        """Add the token that ``thread`` has just emitted; returns the text that it completes."""
+    def add(self, thread: Thread, token: int) -> None:
+        """Add the token that ``thread`` has just emitted."""
         control, stream, text = self._codec.control, self._streams[thread.id], ""
         in_text = thread.mode == Mode.TEXT and token not in (control.close, control.sync)
         ends = in_text and token in self._tokens
@@ -57,7 +56,6 @@ class AnswerText:
             self._reading.finish(thread.id)
         for piece in self._reading.take_parts():
             self._show(piece)
-        return text
 
     def _show(self, piece: _Piece) -> None:
         if self.ended_by is not None:

@@ -80,7 +80,7 @@ class Decoding(Engine):
     """Decodes one token of a request, and then says that it is cancelled."""
 
     async def events(self, request_id):
-        yield [TokenEvent(request_id, 0.0, 1, 0, 7, "a", (), None)]
+        yield [TokenEvent(request_id, 0.0, 1, 0, 7, ())]
         yield [DoneEvent(request_id, 0.0, 1, 0, "cancelled", None)]
 
 
