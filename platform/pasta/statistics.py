@@ -50,36 +50,36 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
-    """The geometric mean of ``values`` with its percentile interval; the same seed gives the same interval."""
-    low, high = _interval([math.log(value) for value in values], seed)
+def bootstrap(values: Sequence[float]) -> Estimate:
+    """The geometric mean of ``values`` with its percentile interval; the same values have the same interval."""
+    low, high = _interval([math.log(value) for value in values])
     return Estimate(geometric_mean(values), math.exp(low), math.exp(high), len(values))
 
 
-def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Estimate:
+def bootstrap_mean(values: Sequence[float]) -> Estimate:
     """The arithmetic mean of ``values`` with its percentile interval.
 
     Given the differences of pairs, the interval is the paired one: a prompt is drawn with both of its values.
     """
-    low, high = _interval(values, seed)
+    low, high = _interval(values)
     return Estimate(statistics.fmean(values), low, high, len(values))
 
 
-def _interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+def _interval(values: Sequence[float]) -> tuple[float, float]:
     import numpy as np
 
-    means = np.sort(np.asarray(values)[resamples(len(values), seed)].mean(axis=1))
+    means = np.sort(np.asarray(values)[resamples(len(values))].mean(axis=1))
     low, high = (float(means[int(share * _RESAMPLES)]) for share in (0.025, 0.975))
     return low, high
 
 
 @lru_cache(maxsize=32)
-def resamples(count: int, seed: int = 0) -> "npt.NDArray[np.int32]":
+def resamples(count: int) -> "npt.NDArray[np.int32]":
     """The indices that each resample draws: [resamples, count]. Cached: most metrics have the same number of
     prompts."""
     import numpy as np
 
-    rng = random.Random(f"bootstrap:{seed}")
+    rng = random.Random("bootstrap:0")
     return np.array([rng.choices(range(count), k=count) for _ in range(_RESAMPLES)], dtype=np.int32)
 
 

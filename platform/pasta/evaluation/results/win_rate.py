@@ -108,13 +108,13 @@ class WinRates:
         }
 
 
-def win_rates(verdicts: Sequence[Preference], seed: int = 0) -> WinRates:
+def win_rates(verdicts: Sequence[Preference]) -> WinRates:
     """Raw and length-controlled win rates. Raises UserError if not one verdict is valid."""
     valid = [verdict for verdict in verdicts if verdict.preference is not None]
     if not valid:
         raise UserError(f"win rate: none of {len(verdicts)} verdicts is valid, so there is no win rate")
     preferences = [float(verdict.preference) for verdict in valid if verdict.preference is not None]
-    mean = bootstrap_mean(preferences, seed)
+    mean = bootstrap_mean(preferences)
     if len(valid) > 1:
         raw = WinRate(100 * mean.value, 100 * mean.low, 100 * mean.high)
     else:
@@ -122,7 +122,7 @@ def win_rates(verdicts: Sequence[Preference], seed: int = 0) -> WinRates:
     error = 100 * statistics.stdev(preferences) / math.sqrt(len(valid)) if len(valid) > 1 else None
     delta = np.array([verdict.length - verdict.baseline_length for verdict in valid], dtype=np.float64)
     if delta.any():
-        controlled, effect = _controlled(np.array(preferences), delta, seed)
+        controlled, effect = _controlled(np.array(preferences), delta)
     else:
         controlled, effect = raw, None  # all at equal length already
     return WinRates(
@@ -158,7 +158,7 @@ def preferences_of(
     return out
 
 
-def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, float | None]:
+def _controlled(preferences: Array, delta: Array) -> tuple[WinRate, float | None]:
     """The rate at equal length and φ. ``preferences`` and ``delta`` are [prompts]."""
     if (delta == delta[0]).all():
         return WinRate(None, reason=NO_LENGTHS), None
@@ -168,7 +168,7 @@ def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, f
         is_one_sided = preferences[0] in (0, 1) and (preferences == preferences[0]).all()
         return WinRate(None, reason=ONE_SIDED if is_one_sided else SEPARABLE), None
     value = 100 * float(_sigmoid(theta)[0])
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     shares = np.full(len(x), 1 / len(x))
     fits = []
     for _ in range(0, _RESAMPLES, _BATCH):
