@@ -120,6 +120,18 @@ def test_weights_that_are_not_those_of_the_configuration(saved, tmp_path, change
     refused(f"^model '{tmp_path}': .*{match}", tmp_path, device="cpu")
 
 
+def test_an_output_layer_of_its_own_stays_one_where_the_configuration_ties_it(saved, tmp_path):
+    """transformers reads it, and leaves a configuration by which draft heads, adapters, new rows and weights that
+    come from training would take the embedding instead."""
+    weights = load_file(copied(saved, tmp_path) / "model.safetensors")
+    head = torch.randn_like(weights["model.embed_tokens.weight"])
+    save_file({**weights, "lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    model = load_model(tmp_path, device="cpu", packed=False).model
+    model.tie_weights()
+    assert not model.config.tie_word_embeddings
+    torch.testing.assert_close(model.lm_head.weight.data, head)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

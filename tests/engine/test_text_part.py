@@ -82,6 +82,18 @@ def test_it_is_trained_as_a_text_model_and_saved_as_one(whole, tmp_path):
     torch.testing.assert_close(logits(saved), logits(model), rtol=0, atol=1e-5)
 
 
+def test_the_whole_says_whether_its_output_layer_is_the_embedding(whole):
+    model, directory = whole
+    file = directory / "config.json"
+    told = json.loads(file.read_text())
+    assert told["tie_word_embeddings"]
+    told["text_config"]["tie_word_embeddings"] = False
+    file.write_text(json.dumps(told))
+    loaded = load_model(directory, device="cpu", packed=False).model
+    assert loaded.config.tie_word_embeddings
+    torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("form", ["model.language_model.", "language_model.model."])
 def test_both_forms_of_its_checkpoints_are_read(form, whole, tmp_path):
     from safetensors.torch import load_file, save_file

@@ -4,6 +4,7 @@ Uses one private attribute of transformers, written against transformers 5.23.0:
 model is saved under the names that its checkpoint had. tests/engine/test_text_part.py fails when it is another.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,20 @@ def read_pretrained(
     damaged, or not those of the model's configuration: transformers would take random numbers for what is missing, and
     leave out what is too much.
     """
+    read = partial(auto_class.from_pretrained, source, output_loading_info=True, ignore_mismatched_sizes=True)
+    whole: Any = None
+    text: Any = None
     try:
         if auto_class is AutoModelForCausalLM:
             whole = AutoConfig.from_pretrained(source)
             if (text := text_part(whole)) is not whole:
                 options |= {"config": text, "key_mapping": _OF_TEXT_PART}
-        model, info = auto_class.from_pretrained(
-            source, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        model, info = read(**options)
+        if text is not whole and whole.tie_word_embeddings and {*info["missing_keys"]} == {"lm_head.weight"}:
+            text.tie_word_embeddings = True  # the part may say otherwise: the whole decides
+            model, info = read(**options)
+        if _ties_wrongly(model):
+            model.config.tie_word_embeddings = False
         if "key_mapping" in options:  # written again it has the names of a text model
             vars(model).pop("_weight_conversions", None)
     except Exception as error:  # of damaged files safetensors, torch and transformers raise anything
@@ -66,3 +73,13 @@ def read_pretrained(
             "weights and config.json do not belong together"
         )
     return model
+
+
+def _ties_wrongly(model: Any) -> bool:
+    """Whether the configuration says that the output layer is the embedding, and the weights have one of its own."""
+    output = model.get_output_embeddings()
+    return (
+        output is not None
+        and getattr(model.config, "tie_word_embeddings", False)
+        and output.weight is not model.get_input_embeddings().weight
+    )
