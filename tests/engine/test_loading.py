@@ -120,6 +120,36 @@ def test_weights_that_are_not_those_of_the_configuration(saved, tmp_path, change
     refused(f"^model '{tmp_path}': .*{match}", tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [PROJECTION, "model.norm.weight"])
+def test_weights_that_are_no_numbers_are_refused(saved, tmp_path, name, value):
+    weights = load_file(copied(saved, tmp_path) / "model.safetensors")
+    weights[name].view(-1)[-1] = value
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    refused(f"^model '{tmp_path}': {name} holds {value}; expected finite numbers", tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "match"),
+    [
+        (
+            "ministral3",
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
+            r"rope_parameters has no llama_4_scaling_beta; expected a number",
+        ),
+        (
+            "phi3",
+            {"hidden_size": 36},
+            r"heads of 9 numbers; expected an even number, which is turned in pairs",
+        ),
+    ],
+)
+def test_a_configuration_that_no_model_computes_with_is_refused(tmp_path, family, changes, match):
+    config = type(CONFIGS[family])(**CONFIGS[family].to_dict() | changes)
+    with pytest.raises(UserError, match=f"^model configuration: {match}"):
+        random_model(config, byte_level(), device="cpu")
+
+
 def test_an_output_layer_of_its_own_stays_one_where_the_configuration_ties_it(saved, tmp_path):
     """transformers reads it, and leaves a configuration by which draft heads, adapters, new rows and weights that
     come from training would take the embedding instead."""

@@ -49,7 +49,8 @@ def pretrained_config(source: str | Path) -> Any:
 
 
 def check_architecture(config: Any, where: str) -> None:
-    """Raise ``UserError`` if the engine does not know this family, or the model's weights are quantised."""
+    """Raise ``UserError`` if the engine does not know this family, the model's weights are quantised, or its attention
+    is one that nothing computes."""
     if config.model_type not in SUPPORTED_ARCHITECTURES:
         raise UserError(
             f"{where}: architecture {config.model_type!r} is not supported; "
@@ -61,6 +62,16 @@ def check_architecture(config: Any, where: str) -> None:
             f"{where}: its weights are quantised ({method or 'quantization_config in config.json'}); "
             "expected those of a float format, which the engine quantises itself"
         )
+    if heads := getattr(config, "num_attention_heads", None):
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        if size % 2:
+            raise UserError(
+                f"{where}: heads of {size} numbers; expected an even number, which is turned in pairs"
+            )
+    if config.model_type == "ministral3" and (rope := getattr(config, "rope_parameters", None)):
+        for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
+            if rope.get(key) is None:
+                raise UserError(f"{where}: rope_parameters has no {key}; expected a number")
 
 
 def read_model_config(path: str | Path) -> "PretrainedConfig":
