@@ -78,7 +78,7 @@ def read_pretrained(
     if (found := _not_finite(model)) is not None:
         name, value = found
         raise UserError(
-            f"{where}: {name} holds {value:g}; expected finite numbers: damaged, or of training that diverged"
+            f"{where}: {name} holds {value:g}; expected finite numbers (it is damaged, or training diverged)"
         )
     return model
 

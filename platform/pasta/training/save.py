@@ -44,7 +44,8 @@ def save_trained(
     try:
         with outside_deepspeed():
             if lora is None:
-                model = read_pretrained(AutoModelForCausalLM, str(trained), str(trained), dtype=dtype)
+                what = f"{output_dir}: the trained model"
+                model = read_pretrained(AutoModelForCausalLM, str(trained), what, dtype=dtype)
             else:
                 # The seed is for weights from scratch, which get no adapters.
                 model = merge_adapter(build_model(section, tokenizer, seed=0), trained).to(dtype)
