@@ -21,6 +21,7 @@ from jobs.cluster import check_engine, code_version, ray_cluster
 from jobs.keys import judge_key, method_keys
 from jobs.pool import Work, run_shards
 from pasta.config import to_dict
+from pasta.engine.head_files import WEIGHTS
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -124,8 +125,20 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
     if config.judge is not None:
         check_prompts(config.judge, prompts)
     values = config.identity() | {"prompt_ids": digest(entry.prompt for entry in prompts)}
-    inputs = model_inputs(config.models()) | config.prompts.inputs()
+    inputs = model_inputs(config.models()) | _draft_heads(config) | config.prompts.inputs()
     return StageOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
+
+
+def _draft_heads(config: EvaluateConfig) -> dict[str, str | Path]:
+    """The draft heads by which answers come sooner. A model that a stage has made is known by that stage, whatever has
+    been put beside it since."""
+    if not (config.repeats and config.engine.drafts and config.engine.draft_heads):
+        return {}
+    return {
+        f"{key}/{WEIGHTS}": (Path(name) / WEIGHTS).absolute()
+        for key, name in config.models().items()
+        if name is not None and read_manifest(Path(name)) is not None and (Path(name) / WEIGHTS).is_file()
+    }
 
 
 def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None) -> None:

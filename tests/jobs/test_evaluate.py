@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import sys
 from contextlib import nullcontext
@@ -416,6 +417,29 @@ def test_how_points_are_drawn_and_who_runs_it_is_no_part_of_an_evaluation(tmp_pa
     timing = ("repeats=2", "workers.threads=2", "workers.tensor_parallel=2")
     for change in ("methods.pasta.promise_bias=1", *timing, "judge=null"):
         assert identity(change) != first
+
+
+@pytest.mark.slow
+def test_draft_heads_that_come_beside_a_model_are_measured(tmp_path):
+    """A trained model is known by its stage, which stays what it was: there was nothing to do, though answers come sooner."""
+    model = shutil.copytree(MODELS / "pasta", tmp_path / "model")
+    heads = [model / "draft_heads.json", model / "draft_heads.safetensors"]
+    kept = [file.rename(tmp_path / file.name) for file in heads]
+    write_manifest(model, Manifest("sft", "1", {}, {}, "v1", {}, "2026-01-01T00:00:00+00:00"))
+    path = write_config(tmp_path, methods={"twin": TWIN, "pasta": PASTA | {"model": str(model)}})
+
+    def identities():
+        return [
+            evaluate.stage(load_config(path, EvaluateConfig, [change])).identity
+            for change in ("repeats=1", "repeats=0", "engine.draft_heads=false")
+        ]
+
+    without = identities()
+    for file, place in zip(kept, heads, strict=True):
+        file.rename(place)
+    timed, untimed, unused = identities()
+    assert timed != without[0]
+    assert [untimed, unused] == without[1:]
 
 
 def test_an_evaluation_is_a_stage_of_a_pipeline(tmp_path, monkeypatch, capsys):
