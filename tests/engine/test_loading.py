@@ -8,9 +8,17 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, modeling_utils
+from transformers import AutoModelForCausalLM, BertConfig, modeling_utils
 
-from pasta.engine import Engine, EngineConfig, Request, load_model, random_model, read_model_config
+from pasta.engine import (
+    Engine,
+    EngineConfig,
+    Request,
+    load_model,
+    pretrained,
+    random_model,
+    read_model_config,
+)
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.models import CONFIGS, tiny
@@ -118,6 +126,28 @@ def test_weights_that_are_not_those_of_the_configuration(saved, tmp_path, change
         {"format": "pt"},
     )
     refused(f"^model '{tmp_path}': .*{match}", tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("over", [PROJECTION[:-6] + "bias", None])
+def test_with_zero_3_weights_that_have_no_place_are_found_too(saved, tmp_path, monkeypatch, over):
+    """transformers then says of none that it was left out."""
+
+    def read(source, **options):
+        model, info = from_pretrained(source, **options)
+        info["unexpected_keys"] = set()
+        return model, info
+
+    weights = load_file(copied(saved, tmp_path) / "model.safetensors")
+    save_file(
+        weights | ({over: torch.ones(32)} if over else {}), tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    from_pretrained = AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", read)
+    monkeypatch.setattr(pretrained, "is_deepspeed_zero3_enabled", lambda: True)
+    if over:
+        refused(rf"{over}, for which config\.json has no place", tmp_path, device="cpu")
+    else:
+        load_model(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -421,7 +421,7 @@ def test_how_points_are_drawn_and_who_runs_it_is_no_part_of_an_evaluation(tmp_pa
 
 @pytest.mark.slow
 def test_draft_heads_that_come_beside_a_model_are_measured(tmp_path):
-    """A trained model is known by its stage, which stays what it was: there was nothing to do, though answers come sooner."""
+    """A trained model is known by its stage, which stays what it was: there was nothing to do, for other seconds."""
     model = shutil.copytree(MODELS / "pasta", tmp_path / "model")
     heads = [model / "draft_heads.json", model / "draft_heads.safetensors"]
     kept = [file.rename(tmp_path / file.name) for file in heads]

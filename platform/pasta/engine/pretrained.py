@@ -5,16 +5,20 @@ model is saved under the names that its checkpoint had. tests/engine/test_text_p
 """
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from pasta.engine.families import text_part
+from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError, first_line
 
 #: Names of weights in a model of several parts, and in one that is the part which writes text. Checkpoints have either
@@ -70,7 +74,10 @@ def read_pretrained(
         for name, layer in model.named_modules()
         if isinstance(getattr(layer, "weight", None), nn.Parameter)
     }
-    if over := [name for name in info["unexpected_keys"] if name.rpartition(".")[0] in layers]:
+    unexpected = set(info["unexpected_keys"])
+    if is_deepspeed_zero3_enabled():  # transformers then says of none that it was left out
+        unexpected = _names_on_disk(source, options.get("key_mapping", {})) - model.state_dict().keys()
+    if over := [name for name in unexpected if name.rpartition(".")[0] in layers]:
         raise UserError(
             f"{where}: its weights have {min(over)}, for which config.json has no place; "
             "weights and config.json do not belong together"
@@ -81,6 +88,18 @@ def read_pretrained(
             f"{where}: {name} holds {value:g}; expected finite numbers (it is damaged, or training diverged)"
         )
     return model
+
+
+def _names_on_disk(source: str | Path, renamed: dict[str, str]) -> set[str]:
+    """The names of the weights in a model's files, by patterns ``renamed`` as the model calls them."""
+    directory = model_directory(source)
+    names: set[str] = set()
+    for file in () if directory is None else directory.glob("model*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            names |= {*weights.keys()}
+    for pattern, name in renamed.items():
+        names = {re.sub(pattern, name, each) for each in names}
+    return names
 
 
 def _not_finite(model: nn.Module) -> tuple[str, float] | None:
