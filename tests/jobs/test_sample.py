@@ -127,7 +127,8 @@ def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_
 
     monkeypatch.setattr(sample, "run_shards", do_all)
     config = load_config(write_config(tmp_path), SampleConfig)
-    work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps())
+    output = SimpleNamespace(replace=lambda: None)
+    work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps(), output=output)
     work.work_dir.mkdir()
     shards = split_into_shards(read_prompts(config.prompts), config.shard_prompts)
     sample._sample(config, dict(list(shards.items())[:3]), work, None)
