@@ -128,7 +128,7 @@ class LoraSection:
     """Adapters of ``rank`` on the linear layers named in ``targets``, their product scaled by ``alpha``/``rank``.
 
     The finished model is whole, adapters merged, so that anything can load it; ``keep_adapter`` puts the adapter
-    beside it, in ``adapter/``.
+    beside it, in ``adapter/``. Of a base with images it is for the part that writes text, whose layers it names.
     """
 
     rank: int = 16
