@@ -247,6 +247,6 @@ def test_weights_that_a_trainer_left_out_are_not_made_up(tmp_path: Path) -> None
     state = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
     model.save_pretrained(trained, state_dict=state)
     section = ModelSection(init_from=str(trained))
-    with pytest.raises(UserError, match=r"trained: has no weights for lm_head\.weight"):
+    with pytest.raises(UserError, match=r"model: the trained model: has no weights for lm_head\.weight"):
         save_trained(trained, tmp_path / "model", section, None, byte_level(), {})
     assert not (tmp_path / "model").exists()
