@@ -7,10 +7,12 @@ from transformers import AutoTokenizer
 
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.prompts import Prompt
+from pasta.errors import UserError
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rl.train import check_config, inputs, prepare
 from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.run import TrainingStage
+from tests.engine.test_text_part import MODELS
 from tests.rl.runs import rl_config, rl_dict
 from tests.training.pair_runs import save_tiny_model
 
@@ -90,3 +92,15 @@ def test_logging_and_checkpoints_at_other_steps_are_no_other_run(tmp_path: Path)
     values["schedule"] = {"log_steps": 7, "save_steps": 14, "keep_checkpoints": 5}
     after = TrainingStage("rl", rl_config(values), {})
     assert (after.run_dir, after.identity) == (before.run_dir, before.identity)
+
+
+def test_a_reference_that_sees_images_is_refused(tmp_path: Path) -> None:
+    """TRL would load all of it: its log-probabilities would be those of other masks."""
+    values = rl_dict(tmp_path, objective={"kl_weight": 0.1})
+    MODELS["gemma3"]().save_pretrained(values["model"]["init_from"])
+    with pytest.raises(
+        UserError, match=r"^objective\.kl_weight: 0\.1: .*/start sees images, .* expected 0, lora"
+    ):
+        check_config(rl_config(values))
+    check_config(rl_config(values | {"objective": {}}))
+    check_config(rl_config(values | {"lora": {"targets": ["q_proj"]}}))

@@ -20,6 +20,8 @@ from pasta.data.dataset import data_fingerprint, prepare_once
 from pasta.data.measures import measure_document
 from pasta.data.prompts import Prompt
 from pasta.data.timeline import render_timeline
+from pasta.data.tokenizers import read_config
+from pasta.engine.families import text_part
 from pasta.engine.head_files import check_heads_beside
 from pasta.errors import UserError
 from pasta.judges.judge import why_dropped
@@ -77,6 +79,7 @@ def check_config(config: RlConfig) -> PreTrainedTokenizerBase:
     check_run_and_output(config)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
+    _check_reference(config)
     check_targets(config.lora, config.model.init_from)
     check_heads_beside(str(config.model.init_from), "model.init_from")
     if config.twin is not None:
@@ -84,6 +87,16 @@ def check_config(config: RlConfig) -> PreTrainedTokenizerBase:
             tokenizer, str(config.model.init_from), check_model("twin", config.twin), config.twin
         )
     return tokenizer
+
+
+def _check_reference(config: RlConfig) -> None:
+    """TRL loads the reference by itself, and a model with a part for images as a whole, which no thread masks fit."""
+    start = read_config("model.init_from", str(config.model.init_from))
+    if config.objective.kl_weight and config.lora is None and text_part(start) is not start:
+        raise UserError(
+            f"objective.kl_weight: {config.objective.kl_weight}: {config.model.init_from} sees images, and only its "
+            "part that writes text can be the reference; expected 0, lora, or a model that jobs.sft has trained"
+        )
 
 
 def prepare(
