@@ -16,6 +16,7 @@ from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.heads import guess, install_draft_heads, model_files, save_heads
 from pasta.training.sft import prepare
+from tests.engine.test_text_part import MODELS
 from tests.support.models import CONFIGS
 from tests.support.paths import ROOT
 
@@ -119,6 +120,23 @@ def test_the_tokens_that_are_said_most_often_are_those_that_heads_guess(tmp_path
     rest[heads.tokens] = 0
     assert len(heads.tokens) == 5
     assert counts[heads.tokens].min() >= rest.max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_of_a_model_that_sees_images_are_those_of_its_text_part(name, tmp_path):
+    """The dimensions stand under text_config there."""
+    whole = MODELS[name]()
+    whole.save_pretrained(tmp_path)
+    vocab_size, hidden_size = whole.get_input_embeddings().weight.shape
+    made = DraftHeads(HeadShape(hidden_size, vocab_size, depth=2, width=16))
+    state = {f"draft_heads.{name}": value for name, value in made.state_dict().items()}
+    (tmp_path / "trained").mkdir()
+    save_file(
+        state | {"draft_heads.counts": torch.zeros(vocab_size)}, tmp_path / "trained" / "model.safetensors"
+    )
+    config = load_config(CONFIG, SftConfig, [f"model.init_from={tmp_path}", f"output_dir={tmp_path}"])
+    save_heads(tmp_path / "trained", replace(config, draft_heads=HeadsSection(depth=2, width=16)), {}, None)
+    assert read_heads(tmp_path, hidden_size, vocab_size).shape == made.shape
 
 
 @pytest.mark.parametrize(

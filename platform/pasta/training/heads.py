@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pasta.engine.families import read_model_config
 from pasta.engine.head_files import SETTINGS, HeadShape
 from pasta.engine.heads import DraftHeads, write_heads
 from pasta.errors import UserError
@@ -196,12 +197,10 @@ def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], stage: St
             for name, value in load_file(path).items()
             if name.startswith(f"{_NAME}.")
         }
-    model = read_json(config.output_dir / "config.json")
+    model = read_model_config(config.output_dir)
     section, counts = config.draft_heads, state.pop(_COUNTS)
     guessed = section.guessed if section.guessed < len(counts) else 0
-    heads = DraftHeads(
-        HeadShape(model["hidden_size"], model["vocab_size"], section.depth, section.width, guessed)
-    )
+    heads = DraftHeads(HeadShape(model.hidden_size, model.vocab_size, section.depth, section.width, guessed))
     if guessed:
         state["tokens"] = counts.topk(guessed).indices.sort().values
     heads.load_state_dict(state)
