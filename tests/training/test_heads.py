@@ -122,6 +122,23 @@ def test_the_tokens_that_are_said_most_often_are_those_that_heads_guess(tmp_path
     assert counts[heads.tokens].min() >= rest.max()
 
 
+def test_heads_guess_no_rows_that_the_model_got_for_training_alone(tmp_path):
+    """A model without control tokens gets rows for them while its heads train, and nothing says them."""
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
+    model.save_pretrained(tmp_path)
+    vocab_size, hidden_size = model.get_input_embeddings().weight.shape
+    made = DraftHeads(HeadShape(hidden_size, vocab_size, depth=2, width=16))
+    counts = torch.zeros(vocab_size + 5)
+    counts[[7, *range(vocab_size, vocab_size + 5)]] = 1
+    state = {f"draft_heads.{key}": value for key, value in (made.state_dict() | {"counts": counts}).items()}
+    (tmp_path / "trained").mkdir()
+    save_file(state, tmp_path / "trained" / "model.safetensors")
+    config = load_config(CONFIG, SftConfig, [f"model.init_from={tmp_path}", f"output_dir={tmp_path}"])
+    config = replace(config, draft_heads=HeadsSection(depth=2, width=16, guessed=6))
+    save_heads(tmp_path / "trained", config, {}, None)
+    assert 7 in read_heads(tmp_path, hidden_size, vocab_size).tokens
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_heads_of_a_model_that_sees_images_are_those_of_its_text_part(name, tmp_path):
     """The dimensions stand under text_config there."""

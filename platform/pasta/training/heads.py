@@ -198,7 +198,8 @@ def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], stage: St
             if name.startswith(f"{_NAME}.")
         }
     model = read_model_config(config.output_dir)
-    section, counts = config.draft_heads, state.pop(_COUNTS)
+    # Rows that training gave to control tokens, which the model does not know, are not its own.
+    section, counts = config.draft_heads, state.pop(_COUNTS)[: model.vocab_size]
     guessed = section.guessed if section.guessed < len(counts) else 0
     heads = DraftHeads(HeadShape(model.hidden_size, model.vocab_size, section.depth, section.width, guessed))
     if guessed:
