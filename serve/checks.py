@@ -9,7 +9,7 @@ from pasta.engine.head_files import check_heads_beside
 from pasta.engine.memory import check_cache, check_positions
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
-from pasta.lang import CodecError
+from pasta.lang import CONTROL_TOKENS, CodecError
 from serve import hub
 from serve.config import ANSWER_ROOM, ModelConfig, QueueSettings, ServeConfig
 from serve.ingress import check_ingress
@@ -157,11 +157,18 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
     tokenizer = read_tokenizer(key, folder)
     try:
         check_architecture(read_model_config(folder), model.path)
-        return Codec(tokenizer, sequential=model.mode == "sequential")
+        codec = Codec(tokenizer, sequential=True)
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{key}: {model.path!r} cannot be loaded ({first_line(error)})") from None
+    if model.mode == "parallel" and not codec.parallel:
+        missing = " ".join(token for token in CONTROL_TOKENS if token not in tokenizer.get_vocab())
+        raise UserError(
+            f"{key}: the tokenizer of {model.path!r} lacks control tokens ({missing}), which jobs.sft adds; expected a "
+            "model that PASTA has trained, or mode: sequential"
+        )
+    return codec
 
 
 def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:

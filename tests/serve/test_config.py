@@ -25,7 +25,7 @@ from serve.ray_start import free_port
 from tests.serve.interpreter.test_deployment import order
 from tests.support.models import save_misfit_heads
 from tests.support.paths import ROOT
-from tests.support.service import save_tiny_model, service_config
+from tests.support.service import save_plain_model, save_tiny_model, service_config
 
 
 @pytest.fixture
@@ -89,6 +89,17 @@ def test_ray_serve_can_build_the_arguments_from_a_plain_dictionary():
 
 def test_a_valid_configuration_passes(tmp_path, model):
     check_served_models(read_service_config(service_config(tmp_path, model)).args)
+
+
+def test_a_model_that_pasta_has_not_trained_is_served_sequentially(tmp_path):
+    plain = save_plain_model(tmp_path / "plain")
+    config = read_service_config(service_config(tmp_path, plain)).args
+    assert mistake(check_served_models, config) == (
+        f"models.pasta-atlas.path: the tokenizer of '{plain}' lacks control tokens (<promise <async> </async> "
+        "<sync/>), which jobs.sft adds; expected a model that PASTA has trained, or mode: sequential"
+    )
+    models = {name: model.model_copy(update={"mode": "sequential"}) for name, model in config.models.items()}
+    check_served_models(config.model_copy(update={"models": models}))
 
 
 @pytest.mark.parametrize(
