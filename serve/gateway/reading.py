@@ -68,6 +68,8 @@ _STOP = "a text or a list of texts"
 _SCHEMAS, _SCHEMA = ("guided_json", "structured_outputs.json"), "an object, or JSON text of one"
 #: What a variable of the chat template may be.
 _VARIABLES, _VARIABLE = "chat_template_kwargs", f"true, false or an integer below {2**31}"
+#: Pydantic's names for a value that is no object: where one of a model, a dictionary or one of several models is due.
+_NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
 #: What pydantic's path of a mistake in a key ends with, behind the key.
 _KEY = "[key]"
 _UNION_MEMBER = re.compile(r"(str|constrained-str|(list|dict)\[.*\])$")
@@ -143,7 +145,7 @@ def _explain(error: ValidationError) -> ApiError:
         return ApiError(
             f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
         )
-    expected = "an object" if first["type"] in ("model_type", "dict_type") else expected_by(first["msg"])
+    expected = "an object" if first["type"] in _NO_OBJECT else expected_by(first["msg"])
     if name == "prompt":  # a union of four: say all that may stand there
         expected = _PROMPT_ITEM if path else _PROMPT
     if param == "stop" and first["type"] == "string_type":

@@ -119,7 +119,8 @@ def test_a_request_says_when_a_thread_repeats_itself(given, expected):
 
 
 @pytest.mark.parametrize(
-    "name", ["repetition_detection", "pasta", "stream_options", "logit_bias", "metadata"]
+    "name",
+    ["repetition_detection", "pasta", "stream_options", "logit_bias", "metadata", "response_format"],
 )
 def test_what_is_no_object_is_refused_by_a_plain_word(name):
     assert refusal(**{name: [4]}).message == f"{name}: expected an object, got [4]."
