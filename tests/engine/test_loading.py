@@ -150,6 +150,26 @@ def test_with_zero_3_weights_that_have_no_place_are_found_too(saved, tmp_path, m
         load_model(tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_with_zero_3_an_output_layer_of_its_own_is_refused_where_the_configuration_ties_it(
+    saved, tmp_path, monkeypatch, own
+):
+    """It would be left out."""
+    weights = load_file(copied(saved, tmp_path) / "model.safetensors")
+    head = weights["model.embed_tokens.weight"] + float(own)
+    save_file({**weights, "lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(pretrained, "is_deepspeed_zero3_enabled", lambda: True)
+    monkeypatch.setattr(pretrained, "_ties_wrongly", lambda _: False)
+    if own:
+        refused(
+            "have an output layer of their own, lm_head.weight, which ZeRO-3 leaves out",
+            tmp_path,
+            device="cpu",
+        )
+    else:
+        load_model(tmp_path, device="cpu")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", [PROJECTION, "model.norm.weight"])
 def test_weights_that_are_no_numbers_are_refused(saved, tmp_path, name, value):

@@ -21,6 +21,7 @@ from pasta.engine.families import text_part
 from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError, first_line
 
+_EMBEDDING = "model.embed_tokens.weight"
 #: Names of weights in a model of several parts, and in one that is the part which writes text. Checkpoints have either
 #: of two forms, by the version of transformers that saved them.
 _OF_TEXT_PART = {
@@ -76,7 +77,15 @@ def read_pretrained(
     }
     unexpected = set(info["unexpected_keys"])
     if is_deepspeed_zero3_enabled():  # transformers then says of none that it was left out
-        unexpected = _names_on_disk(source, options.get("key_mapping", {})) - model.state_dict().keys()
+        stored = _stored(source, options.get("key_mapping", {}))
+        unexpected = stored.keys() - model.state_dict().keys()
+        if getattr(model.config, "tie_word_embeddings", False) and _differ(
+            stored, "lm_head.weight", _EMBEDDING
+        ):
+            raise UserError(
+                f"{where}: its weights have an output layer of their own, lm_head.weight, which ZeRO-3 leaves out if "
+                "config.json ties it to the embedding; expected tie_word_embeddings false there"
+            )
     if over := [name for name in unexpected if name.rpartition(".")[0] in layers]:
         raise UserError(
             f"{where}: its weights have {min(over)}, for which config.json has no place; "
@@ -90,16 +99,29 @@ def read_pretrained(
     return model
 
 
-def _names_on_disk(source: str | Path, renamed: dict[str, str]) -> set[str]:
-    """The names of the weights in a model's files, by patterns ``renamed`` as the model calls them."""
-    directory = model_directory(source)
-    names: set[str] = set()
+def _stored(source: str | Path, renamed: dict[str, str]) -> dict[str, tuple[Path, str]]:
+    """The weights in a model's files by name, as the model calls them by the patterns ``renamed``: the file, and the
+    name there."""
+    directory, found = model_directory(source), {}
     for file in () if directory is None else directory.glob("model*.safetensors"):
         with safe_open(file, "pt") as weights:
-            names |= {*weights.keys()}
-    for pattern, name in renamed.items():
-        names = {re.sub(pattern, name, each) for each in names}
-    return names
+            for stored in weights.keys():  # noqa: SIM118, it is no mapping
+                name = stored
+                for pattern, new in renamed.items():
+                    name = re.sub(pattern, new, name)
+                found[name] = file, stored
+    return found
+
+
+def _differ(stored: dict[str, tuple[Path, str]], *names: str) -> bool:
+    """Whether two weights are both there, and not the same."""
+    if not all(name in stored for name in names):
+        return False
+    tensors = []
+    for file, name in (stored[name] for name in names):
+        with safe_open(file, "pt") as weights:
+            tensors.append(weights.get_tensor(name))
+    return not torch.equal(*tensors)
 
 
 def _not_finite(model: nn.Module) -> tuple[str, float] | None:
