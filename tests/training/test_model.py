@@ -1,5 +1,6 @@
 """The model that training starts from."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,30 @@ def test_a_model_without_a_tokenizer_keeps_the_rows_of_the_tokens_that_it_is_giv
     new = build_model(section, tokenizer, seed=0).get_input_embeddings().weight
     torch.testing.assert_close(new[: len(plain)], old.get_input_embeddings().weight)
     assert new_token_ids(section, tokenizer) == [*range(len(plain), len(tokenizer))]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"),
+    [
+        ({"temperature": 0.9, "top_p": 0.6}, {}),
+        ({"pad_token_id": -1}, {}),
+        ({"temperature": 0.9, "do_sample": True}, {"temperature": 0.9, "do_sample": True}),
+    ],
+)
+def test_a_generation_configuration_that_cannot_be_saved_ends_no_run(
+    tmp_path: Path, stored: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    """Vicuna's has a temperature without do_sample, and the trainer adds its own end of text."""
+    path = saved_model(tmp_path / "model")
+    (path / "generation_config.json").write_text(json.dumps(stored | {"eos_token_id": [2, 3]}))
+    section = ModelSection(init_from=str(path))
+    model: Any = build_model(section, make_tokenizer(section), seed=0)
+    model.generation_config.eos_token_id = [2, 3, 4]
+    model.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/generation_config.json").read_text())
+    assert {key: value for key, value in saved.items() if key != "transformers_version"} == kept | {
+        "eos_token_id": [2, 3, 4]
+    }
 
 
 def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -126,7 +127,20 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
         dtype=torch.float32,
     )
     make_room(model, tokenizer, new_token_ids(section, tokenizer))
+    _make_savable(model)
     return model
+
+
+def _make_savable(model: Any) -> None:
+    """Keep only where texts begin and end of a generation configuration that transformers will not save, such as one
+    with a temperature and without ``do_sample``: once the trainer has changed it, the first checkpoint would fail."""
+    known = model.generation_config
+    try:
+        known.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig(
+            bos_token_id=known.bos_token_id, eos_token_id=known.eos_token_id
+        )
 
 
 def new_token_ids(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> list[int]:
