@@ -43,6 +43,13 @@ def test_answers_depend_on_batch_and_prompt_and_not_on_what_is_sampled_beside_th
     assert later != alone
 
 
+def test_an_actor_s_engine_is_the_configured_one_but_for_drafts(tmp_path: Path):
+    values = rl_dict(tmp_path)
+    values["engine"] |= {"multi_step": False, "jump_forward": False, "drafts": 4}
+    found = Roller(rl_config(values)).engine.config
+    assert (found.multi_step, found.jump_forward, found.drafts) == (False, False, 0)
+
+
 def test_the_twin_answers_a_system_message_where_its_template_takes_none(tmp_path: Path):
     config = rl_config(rl_dict(tmp_path))
     byte_level_without_system().save_pretrained(tmp_path / "start")

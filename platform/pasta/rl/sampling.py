@@ -1,6 +1,7 @@
 """Samples groups of answers from the policy as it learns, and the twin's answers that they are measured by."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -24,17 +25,7 @@ class Roller:
         section = config.engine
         loaded = load_model(str(config.model.init_from), dtype=section.dtype, device=section.device)
         # Drafts change no token, since they are verified; but they cost time where many requests share a forward.
-        settings = EngineConfig(
-            num_slots=section.num_slots,
-            slot_tokens=section.slot_tokens,
-            prefill_chunk=section.prefill_chunk,
-            reuse_prefixes=section.reuse_prefixes,
-            prefill_ahead=False,
-            jump_forward=section.jump_forward,
-            drafts=0,
-            draft_heads=False,
-            cuda_graphs=section.cuda_graphs,
-        )
+        settings = replace(EngineConfig.of(section), prefill_ahead=False, drafts=0, draft_heads=False)
         self.engine = Engine(loaded, settings)
         vocab_size = loaded.model.config.get_text_config().vocab_size
         self._constraints = ConstraintTable(loaded.codec.grammar, vocab_size, loaded.model.device)
