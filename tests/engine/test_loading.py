@@ -85,6 +85,17 @@ def test_a_damaged_tokenizer(saved, tmp_path, content):
     refused("no tokenizer can be read there", tmp_path)
 
 
+def test_a_tokenizer_of_another_class_than_its_file(saved, tmp_path):
+    """transformers makes it, and then it can encode nothing."""
+    for file in ("config.json", "tokenizer.json"):
+        (tmp_path / file).write_text((saved / file).read_text())
+    settings = json.loads((saved / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"tokenizer_class": "GemmaTokenizer"})
+    )
+    refused(r"no tokenizer can be read there \(Unk token", tmp_path)
+
+
 def test_a_random_model_leaves_its_configuration_as_it_was():
     config = copy.deepcopy(CONFIGS["llama"])
     before = config.to_dict()
