@@ -54,8 +54,6 @@ def read_tokenizer(key: str, source: str | Path) -> Any:
         # Of some families (Qwen, Gemma) transformers makes a tokenizer of nothing where there is none.
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             raise ValueError("its vocabulary is empty")
-        # Of another class than tokenizer.json is made for it may be made, and encode nothing.
-        tokenizer.encode("Hello, wörld: 漢字 🙂")
     except Exception as error:  # of a damaged file transformers raises anything, tokenizers a bare Exception
         without = Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file()
         why = "there is no tokenizer.json" if without else first_line(error)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.lang.document import CONTROL_TOKENS
 from pasta.lang.grammar import ControlIds
 from pasta.lang.positions import DEFAULT, KEY, SCHEMES, Scheme
@@ -38,9 +38,17 @@ def without_halves(text: str) -> str:
 
 def token_ids(tokenizer: Tokenizer, text: str, *, specials: bool = True, begin: bool = False) -> list[int]:
     """The token ids of a text. ``specials``: special tokens that it spells are these, not text. ``begin``: what the
-    tokenizer puts around every text is added."""
+    tokenizer puts around every text is added. Raises CodecError if the tokenizer cannot: transformers also makes one of
+    a class that tokenizer.json was not written for."""
     with _ENCODING:
-        return list(tokenizer(text, add_special_tokens=begin, split_special_tokens=not specials)["input_ids"])
+        try:
+            return list(
+                tokenizer(text, add_special_tokens=begin, split_special_tokens=not specials)["input_ids"]
+            )
+        except (TypeError, UnicodeEncodeError):  # half of a surrogate pair, which the codec looks for
+            raise
+        except Exception as error:  # the Rust library raises a bare Exception
+            raise CodecError(f"tokenizer: it cannot encode {text[:20]!r} ({first_line(error)})") from None
 
 
 def add_control_tokens(tokenizer: Any) -> int:
