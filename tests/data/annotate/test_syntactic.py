@@ -113,6 +113,35 @@ def test_paragraphs_after_their_first_sentence() -> None:
     assert shown(answer) == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        ("Чай делают из листьев чайного куста.", " Его заваривают горячей водой."),
+        ("Le thé vient des feuilles du théier.", " À chacun le sien."),
+        ("चाय पौधे की पत्तियों से बनती है।", " इसे गरम पानी में पकाते हैं।"),
+        ("茶由茶树的叶子经过采摘和烘干以后制成的。", "人们用热水冲泡它。"),
+        ("Tea costs a dollar, e.g. étagère prices vary.", " It is hot."),
+    ],
+)
+def test_sentences_end_in_any_language(first: str, rest: str) -> None:
+    paragraph = f"{first}{rest}"
+    annotated = shown(f"{paragraph}\n\n{paragraph}")
+    assert annotated.count("[") == 2
+    assert annotated.startswith(f"{first}[")
+    assert annotated.endswith(f"|{rest}]")
+
+
+def test_titles_and_topics_in_a_script_without_spaces() -> None:
+    answer = "1. 茶：由干叶制成。\n2. **咖啡**：由种子制成。\n3. 可可由可可树的种子经过发酵和烘焙制成。"
+    assert shown(answer) == (
+        "1. 茶：[茶|由干叶制成。]\n2. **咖啡**：[咖啡|由种子制成。]\n"
+        "3. [可可由可可树的种|可可由可可树的种子经过发酵和烘焙制成。]"
+    )
+    mixed = "- Python 是一种编程语言，由吉多创造。\n- ชาเขียวทำจากใบชา"
+    assert "[Python 是一种编程语言|" in shown(mixed)
+    assert "[ชาเขียวท|" in shown(mixed)
+
+
 def test_a_closing_paragraph_waits_if_asked() -> None:
     answer = "- Tea: hot.\n- Ice: cold.\n\nSo they differ in warmth. Much."
     assert "\n\n~So they differ in warmth. Much." in shown(answer, sync="conclusion")

@@ -23,9 +23,12 @@ _ITEM = re.compile(
 )
 _FENCE = re.compile(r"\s*(```|~~~)")
 _NO_PROSE = re.compile(r"\s*(#|\||>|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
-_BOLD_HEAD = re.compile(r"(\*\*|__)(?P<title>.+?)\1\s*[:.–—-]?(?=\s|$)")
-_COLON_HEAD = re.compile(r"(?P<title>[^\n:]{2,80}):(?=\s|$)")
-_SENTENCE_END = re.compile(r"""(?<=[^\s.][.!?])["'”’)\]*]*(?=\s+["'“‘(\[*]*[A-Z0-9])""")
+_BOLD_HEAD = re.compile(r"(\*\*|__)(?P<title>.+?)\1\s*(?:：|[:.–—-]?(?=\s|$))")
+# A full-width colon or full stop has its space in it.
+_COLON_HEAD = re.compile(r"(?P<title>[^\n:：]{1,80}(?=：)|[^\n:]{2,80}(?=:(?:\s|$)))[:：]")
+_SENTENCE_END = re.compile(
+    r"""(?<=[^\s.][.!?؟।])["'”’)\]*]*(?=\s+["'“‘(\[*]*(?P<next>[^\W_]))|(?<=[。！？])["'”’)\]*」』）]*"""
+)
 _MIN_SENTENCE_CHARS = 20
 #: One character, in every vocabulary one token.
 SHORTEST_TOPIC = "x"
@@ -315,9 +318,10 @@ def _paragraph(answer: str, lines: Sequence[_Line], block: _Block) -> list[Mark]
 
 
 def _sentence_end(answer: str, start: int, end: int) -> int:
-    """Where the first sentence of a text ends: at its end if it has only one."""
-    sentence = _SENTENCE_END.search(answer, start + _MIN_SENTENCE_CHARS, end)
-    return end if sentence is None else sentence.end()
+    """Where the first sentence of a text ends: at its end if it has only one. No sentence begins in lower case; many
+    scripts have no case."""
+    found = _SENTENCE_END.finditer(answer, start + _MIN_SENTENCE_CHARS, end)
+    return next((each.end() for each in found if not (each["next"] or "").islower()), end)
 
 
 def _text_end(lines: Sequence[_Line], last: int) -> int:
