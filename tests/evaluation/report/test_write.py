@@ -152,6 +152,16 @@ def test_a_judge_that_was_not_asked_yet_is_not_said_to_be_none(tmp_path):
     assert "The judge has given no verdict yet: nothing is said of quality." in text
 
 
+def test_a_judge_none_of_whose_verdicts_is_valid_is_not_said_to_be_silent(tmp_path):
+    records = [prompt("a", {"twin": answer(), "pasta": answer()})]
+    invalid = {"quality": None, "invalid": "Tea."}
+    verdicts = [{"key": "a", "verdicts": {"twin": invalid, "pasta": invalid}}]
+    _, _, text = written(tmp_path, records, verdicts, {"twin": section("sequential"), "pasta": section()})
+    assert "no verdict yet" not in text
+    assert "None of the judge’s verdicts is valid: nothing is said of quality." in text
+    assert "No answer was judged" not in section_of(text, "## Where each method fails")
+
+
 @pytest.mark.slow
 def test_one_prompt_is_enough_and_has_no_intervals(tmp_path):
     records, verdicts = evaluation(1)

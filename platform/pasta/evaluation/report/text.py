@@ -124,7 +124,10 @@ def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
         else "the mean over answers of the judge’s grade, from 0 to 1 (the grader’s: an answer’s share of right "
         "statements)"
     )
-    unjudged = "The judge has given no verdict yet" if config.get("judge") else "No judge was configured"
+    if any(m.invalid for m in summary.methods.values()):
+        unjudged = "None of the judge’s verdicts is valid"
+    else:
+        unjudged = "The judge has given no verdict yet" if config.get("judge") else "No judge was configured"
     notes = [
         "In brackets: 95% bootstrap intervals over prompts; differences are paired. Means of speedups are geometric.",
         "Realised speedup is a ratio of wall clock, batch 1, greedy; theoretical speedup is tokens of the baseline’s "
@@ -244,6 +247,8 @@ def _kinds(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> list[
 
 def _no_failure(summary: Summary, method: MethodSummary) -> str:
     if not method.judged:
+        if method.invalid:
+            return "No verdict on its answers is valid, and none of them was cut."
         return "No answer was judged and none was cut."
     if method.name == summary.baseline:
         return "The others are compared with it." if summary.pairwise else "All of its answers are right."
