@@ -127,7 +127,8 @@ def _asked_turns(record: Mapping[str, Any], asked: str) -> list[tuple[str, str]]
     question = _text(record.get(asked), asked)
     for key in _GIVEN:
         if record.get(key):
-            question = f"{question}\n\n{_text(record[key], key)}"
+            given = _text(record[key], key)
+            question = f"{question}\n\n{given}" if question.strip() else given
     turns = [*_history(record.get("history")), ("user", question)]
     system = next((_text(record[key], key) for key in _SYSTEM if record.get(key)), "")
     return [("system", system), *turns] if system else turns

@@ -71,6 +71,12 @@ def test_an_instruction_with_its_output(record: dict[str, Any]) -> None:
     assert (read.messages, read.answer, read.id) == ((ASKED,), "A drink.", "x:1")
 
 
+@pytest.mark.parametrize("instruction", ["", "\n"])
+def test_an_input_alone_is_the_question(instruction: str) -> None:
+    read = to_instruction({"instruction": instruction, "input": "What is tea?", "output": "A drink."}, "x:1")
+    assert read.messages == ({"role": "user", "content": "What is tea?"},)
+
+
 def test_an_input_follows_its_instruction() -> None:
     read = to_instruction({"instruction": "Translate.", "input": "thé", "output": "tea", "id": 7}, "x:1")
     assert read.messages[0]["content"] == "Translate.\n\nthé"
