@@ -40,10 +40,10 @@ from pasta.errors import UserError
 from pasta.lang import Codec
 from pasta.stages.progress import Progress
 from pasta.stages.records import write_json
-from pasta.stages.run import nothing_to_do, stage_run
+from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.stage import StageOutput
 from pasta.stages.workers import LightWorkersSection
-from pasta.tracking import Tracker, TrackingSection
+from pasta.tracking import TrackingSection
 
 TOKENIZER = "tokenizer"
 
@@ -106,10 +106,10 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     keys = teacher_keys(config.data.teacher)
     tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")
     shards = plan_shards(config.data.source, config.data.shard_records)
-    with stage_run(config, output, resumes="after the last finished shard") as job:
+    with stage_run(config, output, resumes="after the last finished shard", keeps=True) as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)
-        results = _annotate(config, shards, directory, keys, job.tracker, address)
+        results = _annotate(config, shards, directory, keys, job, address)
         teacher = config.data.teacher
         judge = teacher.independence_judge if teacher else None
         prices, judge_prices = (_prices(each.endpoint) if each else None for each in (teacher, judge))
@@ -134,18 +134,19 @@ def _annotate(
     shards: Sequence[Shard],
     directory: Path,
     keys: Keys,
-    tracker: Tracker,
+    job: StageRun,
     address: str | None,
 ) -> dict[int, ShardResult]:
-    """Annotate the shards that are not finished yet; returns the results of all. Raises UserError with a worker's
-    message."""
+    """Annotate the shards that are not finished yet; returns the results of all. The first one replaces earlier data.
+    Raises UserError with a worker's message."""
     results = _finished(directory, shards)
     left = {shard.index: shard for shard in shards if shard.index not in results}
-    progress = Progress(config.name, len(shards), "shards", len(results), tracker=tracker, job="annotate")
+    progress = Progress(config.name, len(shards), "shards", len(results), tracker=job.tracker, job="annotate")
     num_records = 0
 
     def finished(number: int, done: FinishedShard) -> None:
         nonlocal num_records
+        job.output.replace()
         results[number] = done.result
         num_records += done.result.num_records
         figures = rates(results.values(), num_records / progress.seconds)
@@ -157,7 +158,8 @@ def _annotate(
         run_shards(make, left, finished, workers, address)
     except UserError as error:
         # The error may overtake a shard that was finished before it.
-        kept = len(_finished(directory, shards))
+        if kept := len(_finished(directory, shards)):
+            job.output.replace()
         raise UserError(f"{error}; {kept} of {len(shards)} shards are finished and kept") from None
     return results
 

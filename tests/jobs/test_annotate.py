@@ -24,6 +24,7 @@ from pasta.data.sections import DataSection
 from pasta.data.sources import Shard
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.stages.stage import read_manifest
 from tests.data.annotate.test_teacher import KEY, RECORDS, truth
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.interrupts import press_and_swallow
@@ -324,6 +325,24 @@ def test_a_key_that_cannot_be_sent_is_named_and_not_shown(
     with pytest.raises(UserError, match="PASTA_TEST_KEY holds what no key has: a line break") as caught:
         run(path)
     assert key.strip() not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_data_stay_where_a_restart_gets_no_answer(tmp_path, monkeypatch, kept):
+    def fails(make, left, *_):
+        if kept:  # a shard that another worker has finished, which the error overtakes
+            make()(left[0])
+        raise UserError("the endpoint cannot be reached")
+
+    monkeypatch.setattr(annotate, "run_shards", fails)
+    path = write_config(tmp_path)
+    output = annotate.stage(load_config(path, annotate.AnnotateConfig))
+    output.start()
+    output.finish({}, "v1")
+    with pytest.raises(UserError, match=f"cannot be reached; {int(kept)} of 3 shards are finished and kept"):
+        run(path, "--restart")
+    # The same command without --restart goes on with what is kept.
+    assert (read_manifest(output.output_dir) is None) == kept
 
 
 def test_what_is_finished_needs_no_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
