@@ -7,10 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jobs.benchmark import MODELS
-from pasta.benchmark.widening import why_not_widened, widen
+from pasta.benchmark.widening import make_directory, why_not_widened, widen
 from pasta.data.atlas import heldout_prompts
 from pasta.engine import Engine, EngineConfig, Request, SamplingParams, read_model_config
 from pasta.engine.loading import load_model
+from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.paths import ROOT
 
@@ -20,6 +21,26 @@ def test_the_shapes_in_configs_can_be_had():
         for model in ("twin", "pasta"):
             large = read_model_config(ROOT / "configs/models" / f"{name}.json")
             assert not why_not_widened(read_model_config(MODELS / model), large)
+
+
+def test_a_second_run_neither_writes_into_a_directory_that_is_being_made_nor_takes_its_place(tmp_path):
+    directory = tmp_path / "made" / "wide-8b.v1"
+    made = []
+
+    def second(part):
+        made.append(part)
+        (part / "weights").write_text("2")
+
+    def first(part):
+        (part / "weights").write_text("1")
+        with pytest.raises(UserError, match=r"v1: another run is making it; wait for it"):
+            make_directory(directory, "a model", made.append, second)
+
+    make_directory(directory, "a model", lambda _: None, first)
+    make_directory(directory, "a model", made.append, second)
+    assert not made
+    assert (directory / "weights").read_text() == "1"
+    assert [each.name for each in directory.parent.iterdir()] == [directory.name]
 
 
 def wide(**changes):

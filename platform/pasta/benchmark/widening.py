@@ -29,6 +29,7 @@ from pasta.engine.families import read_model_config
 from pasta.engine.head_files import HeadShape, weights_fingerprint
 from pasta.engine.heads import DraftHeads, read_heads, write_heads
 from pasta.errors import UserError
+from pasta.stages.lock import sole_writer
 
 #: Standard deviation of the random weights: small beside the weights that matter, so that these are rounded as before.
 _SPREAD = 0.01
@@ -99,12 +100,17 @@ def widened_models(models: Path, shape: Path, made: Path, say: Callable[[str], N
 def make_directory(
     directory: Path, what: str, say: Callable[[str], None], write: Callable[[Path], None]
 ) -> None:
-    """Have a model directory written, whole or not at all, if it is not there."""
-    if not any(directory.glob("*")):
+    """Have a model directory written, whole or not at all, if it is not there. Raises ``UserError`` if another run is
+    writing it: it lies beside the results, where several runs share it."""
+    if any(directory.glob("*")):
+        return
+    with sole_writer(directory, "--out", "another run is making it; wait for it, or name another folder"):
+        if any(directory.glob("*")):  # another run has made it since
+            return
         say(f"making {what} in {directory}")
-        part = directory.with_suffix(".part")
+        part = directory.with_name(f"{directory.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+        part.mkdir()
         write(part)
         part.rename(directory)
 
