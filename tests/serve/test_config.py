@@ -11,6 +11,7 @@ import pytest
 import ray
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from pasta.errors import UserError
 from pasta.interpreter import RepetitionDetection
@@ -232,6 +233,25 @@ def test_an_incomplete_model_directory_is_named(tmp_path, model, file):
     (model / file).unlink()
     config = read_service_config(service_config(tmp_path, model))
     assert file.removeprefix("model") in mistake(check_served_models, config.args)
+
+
+def test_weights_in_the_older_file_of_torch_are_served_as_those_of_a_name_on_the_hub_are(tmp_path, model):
+    weights = load_file(model / "model.safetensors")
+    torch.save(weights, model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+    check_served_models(read_service_config(service_config(tmp_path, model)).args)
+
+
+@pytest.mark.parametrize("index", [None, {}, {"weight_map": {"a": "model-1-of-2.safetensors"}}])
+def test_draft_heads_and_a_part_of_the_weights_are_no_model(tmp_path, model, index):
+    (model / "model.safetensors").rename(model / "draft_heads.safetensors")
+    if index is not None:
+        (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = read_service_config(service_config(tmp_path, model))
+    assert mistake(check_served_models, config.args) == (
+        f"models.pasta-atlas.path: {str(model)!r} has not all of a model's weights; expected model.safetensors or the "
+        "files of its index, or pytorch_model.bin"
+    )
 
 
 def test_an_unsupported_architecture_is_named(tmp_path):

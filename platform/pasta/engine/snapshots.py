@@ -20,7 +20,7 @@ def cached(name: str) -> Path | None:
     if not isinstance(found, str):
         return None
     folder = Path(found).parent
-    whole = any((folder / file).is_file() for file in _TOKENIZERS) and _has_weights(folder)
+    whole = any((folder / file).is_file() for file in _TOKENIZERS) and has_weights(folder)
     return folder if whole else None
 
 
@@ -32,7 +32,9 @@ def model_directory(source: str | Path) -> Path | None:
     return Path(source) if Path(source).is_dir() else cached(str(source))
 
 
-def _has_weights(folder: Path) -> bool:
+def has_weights(folder: Path) -> bool:
+    """Whether a model's directory has weights that transformers reads, all of them if an index lists several files.
+    Raises ``UserError`` for an index that is no JSON."""
     for file in MODEL_WEIGHTS:
         index = folder / f"{file}.index.json"
         if index.is_file():
