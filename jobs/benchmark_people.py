@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from jobs.arguments import benchmark_command, benchmark_file, benchmark_parser, check_out, quiet_transformers
+from pasta.benchmark.measurement import check_models
 from pasta.benchmark.options import check_answers, check_least
 from pasta.engine.section import FORMATS_HELP, check_device, check_format, check_here
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
@@ -29,6 +30,7 @@ def main(arguments: list[str], models: Path) -> int:
     conversations = read_conversations(file)
     out = options.out or benchmark_file(people_name(options))
     check_out(out)
+    check_models(options.models)
     check_here(EngineSettings(), options.dtype, options.device, key="--", model_key="--")
 
     import torch

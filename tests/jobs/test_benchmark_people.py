@@ -1,13 +1,14 @@
 """``jobs.benchmark people``: the share of right answers, of both models, through the front door."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 from jobs.benchmark import main
 from pasta.errors import UserError
-from tests.support.models import tiny
+from tests.support.models import save_misfit_heads, tiny
 
 ASKED = {"kind": "describe", "turns": [{"user": "Tell me about iron.", "things": ["iron"], "facts": 2}]}
 
@@ -86,6 +87,19 @@ def test_a_setting_out_of_range_is_one_line(option, value, told):
 )
 def test_what_this_machine_cannot_run_is_named_by_its_option(option, value, told):
     assert refusal(option, value) == told
+
+
+def test_draft_heads_that_do_not_fit_are_named_by_the_option_before_a_model_is_loaded(
+    models, prompts, tmp_path
+):
+    shutil.copytree(models, tmp_path / "models")
+    save_misfit_heads(tmp_path / "models" / "twin")
+    with pytest.raises(UserError, match=r"^--models: draft heads: "):
+        run(tmp_path / "models", prompts, tmp_path / "people.json")
+
+
+def test_models_that_are_not_there_are_named_by_the_option(tmp_path):
+    assert refusal("--models", str(tmp_path)).startswith(f"--models {str(tmp_path)!r}: no model in twin/")
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
