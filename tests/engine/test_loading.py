@@ -22,6 +22,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.models import CONFIGS, tiny
+from tests.support.service import save_plain_model
 from tests.support.tokenizers import byte_level
 
 
@@ -266,6 +267,21 @@ def test_an_embedding_without_room_for_the_tokenizer():
     config = CONFIGS["llama"].__class__(**{**CONFIGS["llama"].to_dict(), "vocab_size": 300})
     with pytest.raises(UserError, match=r"embedding has 300 rows, its tokenizer \d+ tokens"):
         random_model(config, byte_level(), device="cpu")
+
+
+def test_an_embedding_smaller_than_the_tokenizer_of_a_model_without_control_tokens(tmp_path):
+    """jobs.sft would give the rows of control tokens, of which there are none."""
+    save_plain_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    weights = load_file(tmp_path / "model.safetensors")
+    few = {name: each[:300] if len(each) == config["vocab_size"] else each for name, each in weights.items()}
+    save_file(few, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    with pytest.raises(
+        UserError, match=r"300 rows, its tokenizer \d+ tokens; .* belong to another"
+    ) as caught:
+        load_model(tmp_path, device="cpu", sequential=True)
+    assert "control tokens" not in str(caught.value)
 
 
 def test_a_dtype_nobody_knows(saved):

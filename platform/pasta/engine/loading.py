@@ -184,9 +184,13 @@ def _ready(
 ) -> LoadedModel:
     rows = model.get_input_embeddings().num_embeddings
     if codec.grammar.vocab_size > rows:
-        raise UserError(
-            f"model {name!r}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
+        hint = (
             "resize the embedding to make room for the control tokens (jobs.sft does)"
+            if codec.parallel
+            else "the weights belong to another vocabulary"
+        )
+        raise UserError(
+            f"model {name!r}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; {hint}"
         )
     # A trace reads every attribute, and transformers warns of a backbone without a loss.
     model.base_model.loss_type = "ForCausalLM"
