@@ -147,7 +147,7 @@ class RolloutActors:
         if 0 <= self._options.max_failures < self._failures:
             raise UserError(
                 f"rollout.workers.max_failures: {self._failures} actors died, the last one at batch {batch} "
-                f"({first_line(error)}); the run goes on from its last checkpoint"
+                f"({first_line(error)}); the same command goes on from the last checkpoint"
             ) from None
         print(
             f"a rollout actor died; its share of batch {batch} is sampled again", file=sys.stderr, flush=True

@@ -1,7 +1,7 @@
 """Shared by the training jobs: their command line, and a way to run a library function on Ray Train workers.
 
-The only module that uses private APIs of Ray Train, written against ray 2.60.0; tests/training/test_private.py fails
-when one of them is gone:
+Uses private APIs of Ray Train, as jobs/mistakes.py does, written against ray 2.60.0; tests/training/test_private.py
+fails when one of them is gone:
 
 - ``TorchTrainer._register_sigint_handler``: what Ctrl-C does.
 - ``TorchTrainer._create_default_callbacks``, with those of ``UNUSED`` and ``CLEANER`` among them: what Ray's controller
@@ -46,8 +46,9 @@ def fit(
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
-    Raises what the workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes
-    through; the job, which has prepared the data too, tells the user how to go on (``resumable``).
+    Raises a worker's UserError at once, and what else the workers raise once they have failed more often than
+    ``max_failures``. A KeyboardInterrupt passes through; the job, which has prepared the data too, tells the user how
+    to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
@@ -63,10 +64,11 @@ def _fit(
     workers = config.workers
     with ray_cluster(address, workers.num_workers, workers.threads):
         # Ray is imported after its environment is set.
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from jobs.checkpoint_list import KeepsCheckpointList, mend_checkpoint_list
+        from jobs.mistakes import end_at_mistakes, mistake_in
 
         storage, filesystem = _checkpoints(stage)
         directory = f"{storage}/{_RUN}"
@@ -100,7 +102,13 @@ def _fit(
         # Ray's own handler of Ctrl-C ends this process with exit code 1, without a word of how to go on.
         trainer._register_sigint_handler = lambda controller: None
         without_helpers(trainer, local=is_local(address))
-        trainer.fit()
+        end_at_mistakes(trainer)
+        try:
+            trainer.fit()
+        except TrainingFailedError as error:
+            if (mistake := mistake_in(error)) is None:
+                raise
+            raise mistake from None
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:

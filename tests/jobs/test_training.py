@@ -19,11 +19,31 @@ from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
+from pasta.training.run import RunContext
 from pasta.training.sft import train
 from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
 from tests.training.pair_runs import preference_dict, save_tiny_model
 from tests.training.runs import as_earlier, sft_config, sft_dict
+
+
+def cannot_save(config: SftConfig, context: RunContext) -> None:
+    """A worker's function: what became of a model that has diverged."""
+    with (context.work_dir / "tries").open("a") as file:
+        file.write("tried\n")
+    raise UserError("the trained model: w holds nan; expected finite numbers")
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray")
+def test_a_user_s_mistake_on_a_worker_ends_the_job_at_once_in_one_line(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    stage = sft.stage(config)
+    assert config.workers.max_failures > 0
+    with pytest.raises(UserError, match=r"^the trained model: w holds nan; expected finite numbers$"):
+        training.fit(cannot_save, config, stage, data_dir=tmp_path, address=None)
+    assert len((stage.run_dir / "tries").read_text().split()) <= config.workers.num_workers
 
 
 def test_the_controller_that_unpickles_the_settings_imports_nothing_that_training_needs(

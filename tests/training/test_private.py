@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import trl
 import wandb
 import wandb.env
 from deepspeed.runtime.zero import utils as zero_utils
-from ray.train import ScalingConfig
+from ray.train import FailureConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
+from ray.train.v2._internal.execution.failure_handling import create_failure_policy
 from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from transformers import Trainer
@@ -26,8 +28,9 @@ from transformers.integrations import deepspeed as integration
 from trl import DPOTrainer, GRPOTrainer
 from trl.trainer import utils as trl_utils
 
-from jobs import checkpoint_list, training
+from jobs import checkpoint_list, mistakes, training
 from pasta import tracking
+from pasta.errors import UserError
 from pasta.training import bonbon, deepspeed_private, transformers_private
 from pasta.training.permitted_pairs import PermittedOutput
 from pasta.training.run import RunContext, trainer_arguments
@@ -131,6 +134,27 @@ def test_ray_train_s_controller_asks_for_machines_by_methods_that_a_local_job_do
     policy.after_controller_start(None)  # it would start a Ray
     policy._maybe_send_resource_request()
     assert not ray.is_initialized()
+
+
+def test_ray_train_s_controller_asks_a_failure_policy_that_a_job_sets_before_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    trainer = TorchTrainer(print, scaling_config=ScalingConfig(num_workers=1))
+    policy = create_failure_policy(FailureConfig(max_failures=1))
+    found = []
+    monkeypatch.setattr(
+        trainer, "_initialize_and_run_controller", lambda *, failure_policy: found.append(failure_policy)
+    )
+    mistakes.end_at_mistakes(trainer)
+    trainer._initialize_and_run_controller(failure_policy=policy)
+    (used,) = found
+    assert "failure_policy" in inspect.getsource(DataParallelTrainer.fit), gone(ray, "failure_policy in fit")
+    lost = WorkerGroupError("lost", {0: RuntimeError("connection reset")})
+    assert used.make_decision(lost).name == "RETRY"
+    again = pickle.loads(pickle.dumps(used))  # as Ray's controller gets it
+    again._policy._worker_group_failures = 0
+    mistake = WorkerGroupError("nan", {0: RuntimeError("connection reset"), 1: UserError("w holds nan")})
+    assert again.make_decision(mistake).name == "RAISE"
 
 
 def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
