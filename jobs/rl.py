@@ -80,8 +80,8 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         )
         made = "found" if prepared.reused else "made"
         print(
-            f"{config.name}: prompts {made}: {prepared.num_prompts:,}; left out {prepared.num_left_out} whose baseline "
-            f"is cut; {config.num_batches:,} batches of {config.batch_answers} answers",
+            f"{config.name}: prompts {made}: {prepared.num_prompts:,}; left out {prepared.num_left_out} that are too "
+            f"long or whose baseline is cut; {config.num_batches:,} batches of {config.batch_answers} answers",
             flush=True,
         )
         fit(
