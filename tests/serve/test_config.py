@@ -242,7 +242,24 @@ def test_weights_in_the_older_file_of_torch_are_served_as_those_of_a_name_on_the
     check_served_models(read_service_config(service_config(tmp_path, model)).args)
 
 
-@pytest.mark.parametrize("index", [None, {}, {"weight_map": {"a": "model-1-of-2.safetensors"}}])
+def test_one_file_of_weights_is_read_before_an_index_that_was_left_there(tmp_path, model):
+    """As transformers does."""
+    index = {"weight_map": {"a": "gone.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    check_served_models(read_service_config(service_config(tmp_path, model)).args)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        None,
+        {},
+        [],
+        {"weight_map": ["a"]},
+        {"weight_map": {"a": {}}},
+        {"weight_map": {"a": "gone.safetensors"}},
+    ],
+)
 def test_draft_heads_and_a_part_of_the_weights_are_no_model(tmp_path, model, index):
     (model / "model.safetensors").rename(model / "draft_heads.safetensors")
     if index is not None:

@@ -36,10 +36,14 @@ def has_weights(folder: Path) -> bool:
     """Whether a model's directory has weights that transformers reads, all of them if an index lists several files.
     Raises ``UserError`` for an index that is no JSON."""
     for file in MODEL_WEIGHTS:
-        index = folder / f"{file}.index.json"
-        if index.is_file():
-            weights = read_json(index, key="index of weights").get("weight_map") or {}
-            return bool(weights) and all((folder / each).is_file() for each in set(weights.values()))
         if (folder / file).is_file():
             return True
+        index = folder / f"{file}.index.json"
+        if index.is_file():
+            listed = read_json(index, key="index of weights")
+            weights = listed.get("weight_map") if isinstance(listed, dict) else None
+            if not isinstance(weights, dict):
+                return False
+            files = {each if isinstance(each, str) else "" for each in weights.values()}
+            return bool(files) and all((folder / each).is_file() for each in files)
     return False
