@@ -142,9 +142,14 @@ def read_recipe(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
 
 def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]:
     """The configuration of every stage by name, with placeholders for the outputs of earlier stages: finds all mistakes
-    at once."""
+    at once. Raises UserError, naming the stage."""
     unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / UNKNOWN)
-    return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
+    stages = {}
+    for instance in steps:
+        # Several stages may share a file, or set the same key.
+        with placed(instance.name):
+            stages[instance.name] = _load(config, instance, unknown)[1]
+    return stages
 
 
 def check_stage_directories(config: PipelineConfig, stages: Mapping[str, Any]) -> None:

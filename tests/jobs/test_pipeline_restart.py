@@ -212,3 +212,10 @@ def test_outputs_may_lie_in_any_directory(tmp_path):
     folder = tmp_path / "a: b #1"
     folder.mkdir()
     assert read(recipe(folder))[2]["a"].output_dir.parent == folder / "out"
+
+
+def test_a_mistake_in_what_a_stage_sets_names_the_stage(tmp_path):
+    wrong = section("@a")
+    wrong["set"]["data.shard_records"] = None
+    with pytest.raises(UserError, match=r"^b: override 'data\.shard_records=null': data\.shard_records: "):
+        read(recipe(tmp_path, b=wrong))
