@@ -153,11 +153,16 @@ def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]
 
 
 def check_stage_directories(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
-    """Raise UserError, naming the key, for a directory that cannot be made."""
+    """Raise UserError, naming the key, for a directory that cannot be made, or a place of checkpoints that cannot be
+    written."""
     check_directory(config.output_dir, "output_dir")
     for name, stage in stages.items():
         with placed(name):
             check_run_dir(stage)
+            if (url := getattr(stage, "checkpoints", None)) is not None:
+                from pasta.training.storage import check_written  # fsspec
+
+                check_written(url)
 
 
 def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: str | None) -> None:

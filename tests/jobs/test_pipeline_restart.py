@@ -219,3 +219,11 @@ def test_a_mistake_in_what_a_stage_sets_names_the_stage(tmp_path):
     wrong["set"]["data.shard_records"] = None
     with pytest.raises(UserError, match=r"^b: override 'data\.shard_records=null': data\.shard_records: "):
         read(recipe(tmp_path, b=wrong))
+
+
+def test_a_place_of_checkpoints_that_cannot_be_written_is_told_before_the_first_stage(tmp_path):
+    train = {"job": "sft", "config": str(ROOT / "configs/sft/atlas-pasta.yaml")}
+    train["set"] = {"checkpoints": "file:///proc/bucket", "run_dir": str(tmp_path / "runs")}
+    config, _, stages = read(recipe(tmp_path, b=train))
+    with pytest.raises(UserError, match=r"^b: checkpoints: 'file:///proc/bucket' cannot be written"):
+        pipeline.check_stage_directories(config, stages)

@@ -7,6 +7,8 @@ from jobs.training import _checkpoints
 from pasta.config import parse_config
 from pasta.errors import UserError
 from pasta.training.config import SftConfig
+from pasta.training.save import check_run_and_output
+from pasta.training.sft import prepare
 from tests.training.runs import sft_dict
 
 
@@ -62,3 +64,25 @@ def test_a_url_of_an_unknown_kind_is_one_line(tmp_path):
         sft.stage(config(tmp_path, checkpoints="nowhere://bucket/path"))
     assert str(caught.value).startswith("checkpoints: 'nowhere://bucket/path/tiny-")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["file:///proc/bucket", "http://127.0.0.1:1/bucket"])
+def test_a_place_that_cannot_be_written_is_told_before_the_data_are_made(tmp_path, url):
+    with pytest.raises(
+        UserError, match=r"^checkpoints: '.*' cannot be written \(.+\); expected a place to "
+    ) as caught:
+        prepare(config(tmp_path, checkpoints=url), tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_looking_whether_a_place_can_be_written_leaves_no_file(tmp_path):
+    check_run_and_output(config(tmp_path, checkpoints=(tmp_path / "new" / "bucket").as_uri()))
+    assert [*(tmp_path / "new").rglob("*")] == [tmp_path / "new" / "bucket"]
+
+
+def test_memory_is_no_place_that_workers_share(tmp_path):
+    with pytest.raises(
+        UserError, match=r"^checkpoints: 'memory://bucket' .*; expected a place that all workers share"
+    ):
+        check_run_and_output(config(tmp_path, checkpoints="memory://bucket"))

@@ -13,11 +13,12 @@ from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError
 from pasta.files import check_directory, check_replaced
 from pasta.rows import read_json
-from pasta.stages.run import StageConfig, check_run_dir
+from pasta.stages.run import check_run_dir
 from pasta.stages.stage import Manifest, write_manifest
-from pasta.training.config import LoraSection, ModelSection
+from pasta.training.config import LoraSection, ModelSection, TrainingConfig
 from pasta.training.lora import ADAPTER_DIR, merge_adapter
 from pasta.training.model import build_model
+from pasta.training.storage import check_written
 from pasta.training.transformers_private import outside_deepspeed
 
 CARD = "model_card.json"
@@ -68,10 +69,12 @@ def save_trained(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def check_run_and_output(config: StageConfig) -> None:
-    """Raise UserError if a run's directories cannot be made, or ``output_dir`` is in use for something else: a finished
-    model takes its place."""
+def check_run_and_output(config: TrainingConfig) -> None:
+    """Raise UserError if a run's directories cannot be made, ``checkpoints`` cannot be written, or ``output_dir`` is in
+    use for something else: a finished model takes its place."""
     check_run_dir(config)
+    if config.checkpoints is not None:
+        check_written(config.checkpoints)
     output_dir = config.output_dir
     if getattr(config, "draft_heads", None) is None:
         check_replaced(output_dir, "output_dir")
