@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser(LIST, help="list submitted jobs", parents=[common], allow_abbrev=False)
     for name, what in ((TAIL, "follow a job's log to its end"), (STOP, "end a job")):
         command = commands.add_parser(name, help=what, parents=[common], allow_abbrev=False)
-        command.add_argument("id", metavar="ID", help="what list shows")
+        command.add_argument("id", type=_sent_id, metavar="ID", help="what list shows")
         if name == STOP:
             command.add_argument("--no-wait", action="store_true", help="do not wait until it has ended")
     return made
@@ -214,6 +214,14 @@ def print_note(line: str) -> None:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _sent_id(text: str) -> str:
+    # Ray's client puts it into a URL as it is: the server would answer about another path, which looks like a lost
+    # connection.
+    if found := set("/?#%").intersection(text):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected an id as list shows it, without {min(found)!r}")
+    return text
 
 
 def _resource(text: str) -> tuple[str, float]:

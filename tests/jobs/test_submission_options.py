@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from jobs import submit
 from jobs.pipeline import parser
 from jobs.submission import prepare_submission
 from pasta.errors import UserError
@@ -64,3 +65,12 @@ def test_a_simulation_that_is_not_sent_is_refused(given):
         prepare_submission(
             "pipeline", ["--gpu-hours", given], config=PIPELINE, storage="/mnt/pasta", environ={}
         )
+
+
+@pytest.mark.parametrize("command", ["tail", "stop"])
+@pytest.mark.parametrize("given", ["../x", "a?b", "a#b", "a%2Fb"])
+def test_what_cannot_be_a_job_s_id_is_told_at_once(command, given, capsys):
+    with pytest.raises(SystemExit) as caught:
+        submit.main([command, given], environ={})
+    assert caught.value.code == 2
+    assert f"argument ID: '{given}', expected an id as list shows it" in capsys.readouterr().err
