@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, SmolLM3Config
 
 from pasta.engine import Engine, EngineConfig, Request, SamplingParams, load_model, random_model
 from pasta.engine.ranks import Ranks, follow
@@ -30,6 +30,8 @@ FAMILIES = {
     "qwen3": CONFIGS["qwen3"],
     "gemma2": CONFIGS["gemma2"],
     "ministral3": CONFIGS["ministral3"],
+    # An embedding that is cut, and a padding token whose number is larger than its part has rows.
+    "smollm3": SmolLM3Config(**{**CONFIGS["smollm3"].to_dict(), "pad_token_id": 511}),
 }
 
 

@@ -59,6 +59,8 @@ class SummedEmbedding(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, first: int, ranks: Ranks) -> None:
         super().__init__()
+        # Numbered as in the whole one, so that this part may lack it. It matters to gradients only.
+        embedding.padding_idx = None
         self.part, self._first = embedding, first
         self._group = ranks.sums
 
