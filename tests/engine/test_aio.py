@@ -170,6 +170,20 @@ def test_nothing_is_kept_of_a_request_that_is_left_before_its_first_event():
     assert with_engine(scenario) == ({}, 0)
 
 
+def test_a_request_whose_submission_is_cancelled_is_not_decoded():
+    async def scenario(engine):
+        # Its chunks would be awaited for ever, and its slot with them.
+        submission = asyncio.create_task(engine.submit(ask(place_locally=lambda *_: False)))
+        await asyncio.sleep(0)  # the engine's thread has the request now
+        submission.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submission
+        await result_of(engine, ask("next"))  # commands are taken in order
+        return engine.engine.num_active, engine.engine.num_waiting, engine._queues
+
+    assert with_engine(scenario) == (0, 0, {})
+
+
 def test_a_request_that_cannot_fit_is_refused_at_submission():
     async def scenario(engine):
         with pytest.raises(UserError, match="the context holds 512"):

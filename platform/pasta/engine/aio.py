@@ -68,9 +68,18 @@ class AsyncEngine:
         self._fail_all(EngineStopped("the engine was stopped"))
 
     async def submit(self, request: Request) -> str:
-        """Queue a request; returns its id. Raises ``UserError`` if it can never fit."""
-        request_id: str = await self._call(lambda: self._submit(request))
-        return request_id
+        """Queue a request; returns its id. Raises ``UserError`` if it can never fit.
+
+        A request whose submission is cancelled is not decoded.
+        """
+        accepted: list[str] = []
+        try:
+            await self._call(lambda: accepted.append(self._submit(request)))
+        except asyncio.CancelledError:
+            # Nobody has its id. Commands are taken in order: when this one is, it has one, or was refused.
+            self._post(lambda: self._forget(accepted))
+            raise
+        return accepted[0]
 
     async def events(self, request_id: str) -> AsyncIterator[list[Event]]:
         """Iterate over the events of a submitted request, in batches as they come, ``DoneEvent`` last.
@@ -168,6 +177,11 @@ class AsyncEngine:
             self._keep([DoneEvent(request_id, 0.0, self.engine.num_steps, 0, "cancelled", None)])
             self._hand_over()
         return found
+
+    def _forget(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._cancel(request_id)
+            self._queues.pop(request_id, None)
 
     def _keep(self, events: list[Event]) -> None:
         for event in events:
