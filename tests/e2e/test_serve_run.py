@@ -45,10 +45,8 @@ def test_serve_run_serves_the_configuration(tmp_path):
 
 def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
     model = save_tiny_model(tmp_path / "model")
-    weights = load_file(model / "model.safetensors")
-    save_file(
-        {name: tensor / 0 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"}
-    )
+    weights = {name: tensor * 0 + 3e38 for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(weights, model / "model.safetensors", {"format": "pt"})  # finite, but no sum of theirs is
     file = service_config(tmp_path, model, decoder=ONE)
     with command("-m", "serve.run", file, "--port", 0, log=tmp_path / "log") as run:
         assert run.process.wait(START_S) == 2, run.output
