@@ -159,7 +159,7 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
     Of a model on the Hub that is not cached it downloads all but the weights.
     """
     from pasta.data.tokenizers import read_tokenizer
-    from pasta.engine.families import check_architecture, read_model_config
+    from pasta.engine.families import check_architecture, check_vocabulary, read_model_config
     from pasta.lang import Codec
 
     folder = Path(model.location)
@@ -167,8 +167,10 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
         folder = hub.download(model.path, key, weights=False)
     tokenizer = read_tokenizer(key, folder)
     try:
-        check_architecture(read_model_config(folder), model.path)
+        found = read_model_config(folder)
+        check_architecture(found, model.path)
         codec = Codec(tokenizer, sequential=True)
+        check_vocabulary(codec, getattr(found, "vocab_size", None), model.path)
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except (OSError, ValueError) as error:

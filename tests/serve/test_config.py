@@ -235,6 +235,13 @@ def test_an_incomplete_model_directory_is_named(tmp_path, model, file):
     assert file.removeprefix("model") in mistake(check_served_models, config.args)
 
 
+def test_an_embedding_that_is_smaller_than_the_vocabulary_is_told_before_any_process_starts(tmp_path, model):
+    values = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(values | {"vocab_size": 64}))
+    config = read_service_config(service_config(tmp_path, model))
+    assert "its embedding has 64 rows, its tokenizer " in mistake(check_served_models, config.args)
+
+
 def test_weights_in_the_older_file_of_torch_are_served_as_those_of_a_name_on_the_hub_are(tmp_path, model):
     weights = load_file(model / "model.safetensors")
     torch.save(weights, model / "pytorch_model.bin")

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from pasta.candidates.config import SampleConfig
 from pasta.data.prompts import Prompt
 from pasta.data.tokenizers import read_config, read_tokenizer
-from pasta.engine.families import check_architecture, pretrained_config, text_part
+from pasta.engine.families import check_architecture, check_vocabulary, pretrained_config, text_part
 from pasta.engine.head_files import check_heads_beside, has_heads
 from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
 from pasta.engine.snapshots import model_directory
@@ -104,11 +104,6 @@ def check_model(key: str, source: str) -> Any:
         codec = Codec(tokenizer)
     except CodecError as error:
         raise UserError(f"{key}: {source}: {error}") from None
-    rows = getattr(model, "vocab_size", None)
-    if rows is not None and codec.grammar.vocab_size > rows:
-        raise UserError(
-            f"{key}: {source}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
-            "the weights belong to another vocabulary"
-        )
+    check_vocabulary(codec, getattr(model, "vocab_size", None), f"{key}: {source}")
     check_heads_beside(source, key)
     return tokenizer

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta.errors import UserError, first_line
+from pasta.lang import Codec
 from pasta.rows import kind_of, read_json
 
 if TYPE_CHECKING:
@@ -72,6 +73,17 @@ def check_architecture(config: Any, where: str) -> None:
         for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
             if rope.get(key) is None:
                 raise UserError(f"{where}: rope_parameters has no {key}; expected a number")
+
+
+def check_vocabulary(codec: Codec, rows: int | None, where: str) -> None:
+    """Raise ``UserError`` if a tokenizer has more tokens than its model's embedding has ``rows`` (None: not known)."""
+    tokens = codec.grammar.vocab_size
+    if rows is not None and tokens > rows:
+        hint = " or have no room for the control tokens (jobs.sft makes it)" if codec.parallel else ""
+        raise UserError(
+            f"{where}: its embedding has {rows} rows, its tokenizer {tokens} tokens; the weights belong to another "
+            f"vocabulary{hint}"
+        )
 
 
 def read_model_config(path: str | Path) -> "PretrainedConfig":

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, 
 from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
-from pasta.engine.families import check_architecture, context_positions, pretrained_config
+from pasta.engine.families import check_architecture, check_vocabulary, context_positions, pretrained_config
 from pasta.engine.fetching import choose_fetching
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
@@ -182,16 +182,7 @@ def _ready(
     ranks: Ranks | None = None,
     number: int = 0,
 ) -> LoadedModel:
-    rows = model.get_input_embeddings().num_embeddings
-    if codec.grammar.vocab_size > rows:
-        hint = (
-            "resize the embedding to make room for the control tokens (jobs.sft does)"
-            if codec.parallel
-            else "the weights belong to another vocabulary"
-        )
-        raise UserError(
-            f"model {name!r}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; {hint}"
-        )
+    check_vocabulary(codec, model.get_input_embeddings().num_embeddings, f"model {name!r}")
     # A trace reads every attribute, and transformers warns of a backbone without a loss.
     model.base_model.loss_type = "ForCausalLM"
     model.requires_grad_(False).to(device).eval()
