@@ -106,7 +106,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     keys = teacher_keys(config.data.teacher)
     tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")
     shards = plan_shards(config.data.source, config.data.shard_records)
-    with stage_run(config, output, resumes="after the last finished shard", keeps=True) as job:
+    with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)
         results = _annotate(config, shards, directory, keys, job, address)

@@ -90,7 +90,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     _check_engines(config, prompts, address)
     keys = method_keys(config.methods)
     api_key = judge_key(config.judge)
-    with stage_run(config, output, resumes="at the prompt where this one stopped", keeps=True) as job:
+    with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
         answers = RecordFile(job.work_dir / ANSWERS, output.config)
         verdicts = RecordFile(job.work_dir / VERDICTS, output.config)
         usage: dict[str, float] = {}

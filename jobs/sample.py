@@ -66,7 +66,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
 
     check_engine(config.engine, config.workers, address, (config.model, config.twin))
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
-    with stage_run(config, output, resumes="after the last finished shard", keeps=True) as job:
+    with stage_run(config, output, resumes="after the last finished shard") as job:
         shards = split_into_shards(prompts, config.shard_prompts)
         figures = _sample(config, shards, job, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))

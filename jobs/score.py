@@ -107,10 +107,11 @@ def run(
         speed=config.speed,
     )
     resumes = "from the verdicts that are there"
-    with stage_run(config, output, resumes=resumes, option=option, keeps=True) as job:
+    with stage_run(config, output, resumes=resumes, option=option) as job:
         if not verdicts.is_done:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
                 work_dir = verdicts.start()
+                verdicts.replace()
                 if rejudge:  # the same command would forget the verdicts that are made from here on
                     output.replace()
                 _judge(config, verdicts, work_dir, samples, api_key, job.tracker, address)

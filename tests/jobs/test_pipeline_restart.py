@@ -93,7 +93,10 @@ def test_a_restart_that_was_cut_goes_on_and_makes_again_what_depends_on_it(
     pipeline.run(config, steps)
 
     def cut(config: Any, *, restart: bool = False, address: str | None = None) -> int:
-        (annotate.stage(config, restart=restart).start() / "shard").touch()
+        output = annotate.stage(config, restart=restart)
+        work_dir = output.start()
+        output.replace()  # as the first shard does
+        (work_dir / "shard").touch()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -98,6 +98,7 @@ def test_restart_forgets_finished_and_unfinished_work(tmp_path):
     stage = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
     assert not stage.is_done
     stage.start()
+    stage.replace()
     assert not (tmp_path / "out").exists()
 
 
@@ -255,7 +256,7 @@ def test_a_restart_may_keep_the_earlier_output_until_there_is_something_new(tmp_
     finished(tmp_path / "out", seed=1)
     config = JobConfig(tmp_path / "out", tmp_path / "runs")
     output = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
-    with contextlib.suppress(UserError), stage_run(config, output, resumes="", keeps=True) as job:
+    with contextlib.suppress(UserError), stage_run(config, output, resumes="") as job:
         assert output.restarts
         if ends == "it fails":
             raise UserError("the model cannot be loaded")

@@ -14,8 +14,8 @@ LARGEST_PATTERN = 1024
 @message
 class RepetitionDetection:
     """Ends a thread whose last tokens are ``min_count`` copies of one pattern of ``min_pattern_size`` to
-    ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's. Our own
-    ``max_same_topic`` ends a thread that has promised one topic more often, whatever stands between; with 0 none.
+    ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's. Our own ``max_same_topic`` ends
+    a thread that has promised one topic more often, whatever stands between; with 0 none.
 
     Raises ``UserError`` that names a value out of range.
     """

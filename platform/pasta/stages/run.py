@@ -50,8 +50,7 @@ class StageRun:
 
 
 class OnDisk(Protocol):
-    """A stage that may have been done before, and may be told to forget that: ``restarts`` until its start has done
-    so."""
+    """A stage that may have been done before, and may be told to forget that: ``restarts`` until it has done so."""
 
     restarts: bool
 
@@ -63,18 +62,13 @@ class OnDisk(Protocol):
 
 @contextmanager
 def stage_run(
-    config: StageConfig,
-    output: StageOutput,
-    *,
-    resumes: str,
-    option: str = "--restart",
-    keeps: bool = False,
+    config: StageConfig, output: StageOutput, *, resumes: str, option: str = "--restart"
 ) -> Iterator[StageRun]:
     """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
 
     After Ctrl-C the user is told where the same command ``resumes``, without ``option`` where that has made it restart.
-    ``keeps``: an earlier output stays until the block replaces it, as ``StageOutput.start`` says. Raises UserError for
-    a ``run_dir`` that cannot be made, if it is needed.
+    An earlier output stays until the block replaces it (``StageOutput.replace``) or finishes. Raises UserError for a
+    ``run_dir`` that cannot be made, if it is needed.
     """
     run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     if config.tracking.mode != "disabled":
@@ -83,7 +77,7 @@ def stage_run(
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
         if output.restarts:
             forget_run(run_dir)
-        work_dir = output.start(keeps=keeps)
+        work_dir = output.start()
         tracker = start_tracker(
             config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
         )

@@ -134,7 +134,7 @@ class StageOutput(Stage):
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r}, not {stage!r}; name another directory"
             )
-        #: Whether ``start`` will delete what this stage has left.
+        #: Whether ``start`` or ``replace`` will still delete what this stage has left.
         self.restarts = restart
         self._replaces = restart and self.manifest is not None
         if self._replaces:
@@ -167,13 +167,9 @@ class StageOutput(Stage):
         """Whether an earlier run left unfinished work."""
         return not self.restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
 
-    def start(self, *, keeps: bool = False) -> Path:
+    def start(self) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
-        this one looked for it.
-
-        ``keeps``: a finished output that this run restarts stays until the caller has something new, and calls
-        ``replace``.
-        """
+        this one looked for it."""
         if self.manifest is None and not self._replaces and read_manifest(self.output_dir) is not None:
             raise UserError(
                 f"{self._key}: {self.output_dir}: another run has finished it meanwhile; the same command finds it"
@@ -182,12 +178,12 @@ class StageOutput(Stage):
             if self.restarts:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
             self.work_dir.mkdir(parents=True, exist_ok=True)
-        if not (keeps and self._replaces):
-            self.replace()
+        self.restarts = self._replaces
         return self.work_dir
 
     def replace(self) -> None:
-        """Delete the finished output that this run makes anew, if it is still there."""
+        """Delete the finished output that this run makes anew, if it is still there: call it once there is something
+        new to keep."""
         if self._replaces:
             with writing(self.output_dir):
                 shutil.rmtree(self.output_dir)
