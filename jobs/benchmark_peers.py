@@ -102,6 +102,11 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         "before it are; 0: without (0.8, as our draft heads)",
     )
     add(
+        "--each-help",
+        action="store_true",
+        help="answers: ours also with each help alone (multi-step, jump-forward, lookup, drafts)",
+    )
+    add(
         "--documents",
         type=Path,
         help='replay these: JSONL of {"prompt", "annotated"}, or a directory of jobs.annotate',

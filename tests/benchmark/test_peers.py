@@ -91,6 +91,26 @@ def no_llama(monkeypatch):
         monkeypatch.setattr(module, "why_missing", lambda packages: f"it is missing: {INSTALL}")
 
 
+def test_each_help_is_compared_with_none_on_the_same_model():
+    seconds = {"ours int8, twin": 2.0, "ours int8, twin, all help": 1.0, "ours int8, twin, drafts": 1.25}
+    seconds |= {
+        "ours int8, PASTA": 1.0,
+        "ours int8, PASTA, all help": 0.5,
+        "ours int8, PASTA, jump-forward": 0.8,
+    }
+    counts = dict.fromkeys(seconds, 100)
+    record = {
+        "key": "0",
+        "independent": True,
+        "cut": False,
+        "seconds": seconds,
+        "tokens": counts,
+        "steps": counts,
+    }
+    found = {metric.key.rpartition(".")[2]: metric.value for metric in answers_report("wide", [record])[0]}
+    assert (found["twin_drafts"], found["pasta_jump-forward"]) == pytest.approx((1.6, 1.25))
+
+
 @pytest.mark.slow
 def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_llama):
     code, written = run(place, tmp_path, "--documents", str(place / "documents.jsonl"))

@@ -18,17 +18,19 @@ from pasta.markdown import markdown
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
-_NONE = "no help"
+NO_HELP, ALL_HELP = "no help", "all help"
 _SIZES: dict[str, Any] = {"num_slots": 1, "reuse_prefixes": False}
 #: The engine's settings for each set of helps; the others are compared with the first.
 WAYS = {
-    _NONE: EngineConfig(**_SIZES, jump_forward=False, drafts=0, multi_step=False),
+    NO_HELP: EngineConfig(**_SIZES, jump_forward=False, drafts=0, multi_step=False),
     "multi-step": EngineConfig(**_SIZES, jump_forward=False, drafts=0),
     "jump-forward": EngineConfig(**_SIZES, drafts=0, multi_step=False),
     "lookup": EngineConfig(**_SIZES, jump_forward=False, draft_heads=False, multi_step=False),
     "drafts": EngineConfig(**_SIZES, jump_forward=False, multi_step=False),
-    "all help": EngineConfig(**_SIZES),
+    ALL_HELP: EngineConfig(**_SIZES),
 }
+#: Those that can help a sequential answer, of which nothing is forced.
+SEQUENTIAL_WAYS = {way: config for way, config in WAYS.items() if way != "jump-forward"}
 _TEMPERATURES = (0.0, 0.8)
 
 
@@ -37,10 +39,11 @@ class HelpBench:
 
     def __init__(self, twin: LoadedModel, pasta: LoadedModel, max_tokens: int) -> None:
         self._max_tokens = max_tokens
-        # Nothing is forced in a sequential answer.
         self._engines = {
-            ("twin", way): Engine(twin, config) for way, config in WAYS.items() if "jump" not in way
-        } | {("pasta", way): Engine(pasta, config) for way, config in WAYS.items()}
+            (name, way): Engine(model, config)
+            for name, model, ways in (("twin", twin, SEQUENTIAL_WAYS), ("pasta", pasta, WAYS))
+            for way, config in ways.items()
+        }
 
     def run(self, file: RecordFile, tasks: Sequence[AtlasTask], kept: Measurement) -> None:
         """Measure the prompts that ``file`` lacks, after one that warms the engines up."""
@@ -76,7 +79,7 @@ class HelpBench:
                 seconds = time.perf_counter() - begun
                 answer = result.response_ids, result.finish_reason, result.critical_path
                 record["changed"] += answer != plain.setdefault(model, answer)
-                record["answers"] += way != _NONE
+                record["answers"] += way != NO_HELP
                 record["limited"] |= temperature == _TEMPERATURES[0] and result.finish_reason != "stop"
                 record[f"{model}, {way}, {temperature}"] = [
                     seconds,
@@ -104,22 +107,22 @@ def help_report(file: RecordFile, label: str) -> Found:
     whole = [record for record in records if not record["limited"]]
     independent = [record for record in whole if record["independent"]]
     for key, name, (model, way), base, chosen, target in (
-        ("twin", "twin with drafts ÷ without", ("twin", "drafts"), ("twin", _NONE), records, 1.6),
-        ("pasta", "PASTA with all help ÷ without", ("pasta", "all help"), ("pasta", _NONE), records, None),
-        ("plain", "PASTA with all help ÷ plain twin", ("pasta", "all help"), ("twin", _NONE), whole, 2.8),
+        ("twin", "twin with drafts ÷ without", ("twin", "drafts"), ("twin", NO_HELP), records, 1.6),
+        ("pasta", "PASTA with all help ÷ without", ("pasta", ALL_HELP), ("pasta", NO_HELP), records, None),
+        ("plain", "PASTA with all help ÷ plain twin", ("pasta", ALL_HELP), ("twin", NO_HELP), whole, 2.8),
         (
             "plain_independent",
             "PASTA with all help ÷ plain twin, independent parts",
-            ("pasta", "all help"),
-            ("twin", _NONE),
+            ("pasta", ALL_HELP),
+            ("twin", NO_HELP),
             independent,
             3.6,
         ),
         (
             "same_independent",
             "PASTA ÷ twin, both with all help, independent parts",
-            ("pasta", "all help"),
-            ("twin", "all help"),
+            ("pasta", ALL_HELP),
+            ("twin", ALL_HELP),
             independent,
             2.2,
         ),
@@ -140,7 +143,7 @@ def _table(records: Sequence[Record]) -> str:
     for key in [key for key in records[0] if "," in key]:
         seconds, steps, tokens, critical = (sum(record[key][n] for record in records) for n in range(4))
         model, way, temperature = key.split(", ")
-        base = sum(record[f"{model}, {_NONE}, {temperature}"][0] for record in records)
+        base = sum(record[f"{model}, {NO_HELP}, {temperature}"][0] for record in records)
         rows.append(
             [
                 model,

@@ -1,11 +1,12 @@
-"""Real answers: of the twin and the PASTA model, each with and without helps; llama.cpp decodes as many tokens, with a
-draft model and without."""
+"""Real answers: of the twin and the PASTA model, each with and without helps, and with each help in turn if asked;
+llama.cpp decodes as many tokens, with a draft model and without."""
 
 import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from pasta.benchmark.helps import ALL_HELP, NO_HELP, SEQUENTIAL_WAYS, WAYS
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.peers.comparison import ShapeComparison
@@ -13,18 +14,14 @@ from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
 from pasta.benchmark.peers.report import peer_of
 from pasta.data.atlas import AtlasTask, heldout_prompts
-from pasta.engine import Engine, EngineConfig, Request
+from pasta.engine import Engine, Request
 from pasta.engine.loading import load_model
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
-_PLAIN, _HELPED = "", ", all help"
-_CONFIGS = {
-    _PLAIN: EngineConfig(num_slots=1, reuse_prefixes=False, jump_forward=False, drafts=0, multi_step=False),
-    _HELPED: EngineConfig(num_slots=1, reuse_prefixes=False),
-}
+_HELPED = f", {ALL_HELP}"
 
 
 def measure_answers(comparison: ShapeComparison) -> RecordFile:
@@ -38,6 +35,7 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
         "longest": settings.answer_tokens,
         "pasta": model_fingerprint(weights.parallel),
         "draft_acceptance": settings.draft_acceptance,
+        "each_help": settings.each_help,
     }
     file = comparison.open("answers", identity)
     tasks = heldout_prompts(settings.answer_prompts)
@@ -57,9 +55,10 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
                 engines[name] = (
                     each,
                     {
-                        f"{name}, {model}{way}": Engine(loaded, config)
+                        _name(f"{name}, {model}", way): Engine(loaded, config)
                         for model, loaded in models.items()
-                        for way, config in _CONFIGS.items()
+                        for way, config in (WAYS if model == "PASTA" else SEQUENTIAL_WAYS).items()
+                        if settings.each_help or way in (NO_HELP, ALL_HELP)
                     },
                 )
         stack.callback(engines.clear)
@@ -69,6 +68,10 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
             file.add(str(number), record)
             progress.add(1)
     return file
+
+
+def _name(answered: str, way: str) -> str:
+    return answered if way == NO_HELP else f"{answered}, {way}"
 
 
 def _measure(
@@ -125,6 +128,11 @@ def answers_report(shape: str, records: Sequence[Record]) -> Found:
             ("plain_independent", helped, twin, independent, 3.6),
             ("same_independent", helped, f"{twin}{_HELPED}", independent, 2.2),
         ]
+        for key, base, ways in (("twin", twin, SEQUENTIAL_WAYS), ("pasta", pasta, WAYS)):
+            for way in ways:
+                alone = _name(base, way)
+                if way not in (NO_HELP, ALL_HELP) and alone in rates:
+                    ratios.append((f"{key}_{way}", alone, base, whole, None))
         if peer := peer_of(ours, rates):
             ratios.append(("llama", helped, peer, whole, None))
             ratios.append(("llama_independent", helped, peer, independent, None))
