@@ -38,6 +38,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown loss": ({"objective.loss": "kto"}, "objective.loss"),
     "wrong type": ({"optimisation.rows": "many"}, "optimisation.rows"),
     "one sample": ({"objective.num_samples": 1}, "num_samples 1: expected at least 2"),
+    "more samples than a stage draws": (
+        {"objective.num_samples": 10**12},
+        "num_samples 1000000000000: expected at most 10,000",
+    ),
     "dropout": ({"lora.dropout": 0.1}, "lora.dropout 0.1: has no effect"),
     "a share above one": ({"objective.alpha": 1.5}, "alpha 1.5: expected a share from 0 to 1"),
     "no model": ({"model.init_from": None}, "expected exactly one of architecture"),

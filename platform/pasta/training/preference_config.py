@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_positive, check_unread
+from pasta.bounds import check_at_most, check_positive, check_unread
 from pasta.data.sections import PairsSection
 from pasta.training.config import TrainingConfig
+
+#: As many as ``sampling.candidates`` may be.
+_MOST_SAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class ObjectiveSection:
             raise ValueError(f"alpha {self.alpha}: expected a share from 0 to 1")
         if self.num_samples < 2:
             raise ValueError(f"num_samples {self.num_samples}: expected at least 2, the best and the worst")
+        check_at_most(self, num_samples=_MOST_SAMPLES)
         check_positive(self, "beta")
         if self.loss != "bonbon":
             check_unread(self, f"with loss: {self.loss}", "alpha", "num_samples")
