@@ -74,6 +74,28 @@ def test_a_set_value_reaches_the_job_as_it_is(value, tmp_path):
     assert load_config(tmp_path / "c.yaml", Target, step.overrides({})).key == value
 
 
+@pytest.mark.parametrize("value", [{"kind": "pasta", "model": "@sft"}, ["pasta", "@sft"]])
+def test_a_reference_may_stand_inside_a_value(value):
+    key = "methods.mine.model" if isinstance(value, dict) else "methods.mine.1"
+    stages = {**STAGES, "evaluate": {"job": "evaluate", "config": "e.yaml", "set": {"methods.mine": value}}}
+    step = plan(stages=stages)[-1]
+    assert step.reads == {key: "sft"}
+    assert step.overrides({"sft": Path("out/x")})[-1] == f'{key}="out/x"'
+    stages["evaluate"] = {**stages["evaluate"], "set": {"methods.mine": {"model": "@nothing"}}}
+    with pytest.raises(ConfigError, match=r"set\.methods\.mine\.model: '@nothing' is no stage before"):
+        plan(stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", "x"), ("output_dir", "x"), ("tracking.mode", "disabled"), ("tracking", {"group": "x"})],
+)
+def test_what_the_pipeline_sets_in_every_stage_is_refused_in_one(key, value):
+    stages = {"sft": {"job": "sft", "config": "s.yaml", "set": {key: value}}}
+    with pytest.raises(ConfigError, match=rf"stages\.sft: set\.{key}.*: has no effect"):
+        plan(stages=stages)
+
+
 def test_a_reference_to_a_later_stage_is_refused_by_name():
     stages = {"sft": {**STAGES["sft"], "set": {"data.source": "@annotate"}}, "annotate": STAGES["annotate"]}
     with pytest.raises(

@@ -2,8 +2,8 @@
 
 A YAML file names the stages; this module reads it and says, without running anything, which instances follow from it.
 In the ``set`` of a stage a value ``@NAME`` stands for the output directory of the stage NAME: of the same round if it
-has one, else of the stages before the rounds. ``@model`` is the model that was trained last. A ``matrix`` repeats the
-stages that name its columns (``pasta.stages.matrix``).
+has one, else of the stages before the rounds; also within mappings and lists. ``@model`` is the model that was trained
+last. A ``matrix`` repeats the stages that name its columns (``pasta.stages.matrix``).
 """
 
 import json
@@ -21,6 +21,8 @@ Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluat
 #: Jobs whose output is a model, for ``@model``.
 TRAINERS: tuple[Job, ...] = ("sft", "preference", "rl")
 MODEL = "@model"
+#: Keys of a stage's configuration that follow from the pipeline.
+_OWN = ("name", "output_dir", "tracking.mode", "tracking.group")
 # Every stage of every round is read and checked before the first one runs.
 _MOST_ROUNDS = 100
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -28,11 +30,17 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class StageSection:
-    """One stage: a job, its configuration file, and keys that are set otherwise here (dotted, as on a command line)."""
+    """One stage: a job, its configuration file, and keys that are set otherwise here (dotted, as on a command line).
+    A stage's names, directory and tracking follow from the pipeline and cannot be set here."""
 
     job: Job
     config: Path
     set: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, _ in _leaves(self.set):
+            if key in _OWN:
+                raise ValueError(f"set.{key}: has no effect: it follows from the pipeline's name and keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +102,23 @@ class Instance:
         return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every plain value of ``set`` with its dotted key, also within mappings and lists."""
+    for key, value in values.items():
+        inner = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(inner, Mapping) and inner:
+            yield from _leaves({f"{key}.{each}": inner[each] for each in inner})
+        else:
+            yield key, value
+
+
 def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
     """All stages in the order they run. Raises ConfigError for a reference to a stage that does not come before."""
     known: dict[str, str] = {}
 
     def instance(prefix: str, name: str, key: str, section: StageSection) -> Instance:
         reads = {}
-        for option, value in section.set.items():
+        for option, value in _leaves(section.set):
             if isinstance(value, str) and value.startswith("@"):
                 if value[1:] not in known:
                     expected = ", ".join(f"@{each}" for each in known) or "no reference in the first stage"
