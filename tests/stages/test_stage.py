@@ -250,6 +250,23 @@ def test_a_run_directory_beside_the_output_is_fine(tmp_path):
     check_apart(tmp_path / "out2", tmp_path / "out", "run_dir")
 
 
+def test_an_output_within_an_input_is_refused_where_it_would_change_what_is_read(tmp_path):
+    model, made = tmp_path / "model", tmp_path / "made"
+    model.mkdir()
+    (model / "weights").write_text("1")
+    with pytest.raises(UserError, match=r"output_dir: .*/model/out: lies in methods.a.model \(.*/model\)"):
+        StageOutput(model / "out", "evaluate", Config(), {"methods.a.model": model})
+    config = JobConfig(tmp_path / "out", model / "runs", tracking=TrackingSection("offline"))
+    output = StageOutput(config.output_dir, "evaluate", Config(), {"methods.a.model": model})
+    with (
+        pytest.raises(UserError, match=r"run_dir: .*/model/runs/.*: lies in methods.a.model"),
+        stage_run(config, output, resumes="here"),
+    ):
+        pass
+    finished(made)  # known by its manifest
+    StageOutput(made / "out", "evaluate", Config(), {"samples": made})
+
+
 @pytest.mark.parametrize("ends", ["it fails", "it is replaced", "it is finished"])
 def test_a_restart_may_keep_the_earlier_output_until_there_is_something_new(tmp_path, monkeypatch, ends):
     monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: Tracker())

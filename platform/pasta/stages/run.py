@@ -74,6 +74,7 @@ def stage_run(
     if config.tracking.mode != "disabled":
         check_run_dir(config)
         check_apart(run_dir, config.output_dir, "run_dir")
+        output.check_outside(run_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
         if output.restarts:
             forget_run(run_dir)

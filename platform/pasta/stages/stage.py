@@ -62,6 +62,17 @@ class Stage:
         text = f"{self.stage} {config_fingerprint(config)} {read}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def check_outside(self, path: Path, key: str) -> None:
+        """Raise UserError, naming ``key``, for a ``path`` within an input that is known by all files in it: what this
+        stage writes would make another input of it, and no later run would find what was done."""
+        for name, value in self.inputs.items():
+            source = Path(os.path.abspath(value["path"]))
+            within = source in Path(os.path.abspath(path)).parents
+            if within and source.is_dir() and read_manifest(source) is None:
+                raise UserError(
+                    f"{key}: {path}: lies in {name} ({source}), which it would change; name one outside"
+                )
+
     def made(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` describes this stage's output."""
         return manifest.identity == self.identity
@@ -113,7 +124,8 @@ class StageOutput(Stage):
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
     ``output_dir``. With ``restart``, ``start`` deletes what this stage has left in the former, and ``replace`` what is
-    in the latter. Raises UserError, naming ``key``, if ``output_dir`` holds something else or cannot be made.
+    in the latter. Raises UserError, naming ``key``, if ``output_dir`` holds something else, lies in an input or cannot
+    be made.
     """
 
     def __init__(
@@ -127,6 +139,7 @@ class StageOutput(Stage):
         key: str = "output_dir",
     ) -> None:
         super().__init__(stage, config, inputs)
+        self.check_outside(output_dir, key)
         self.output_dir, self._key = output_dir, key
         self.work_dir = output_dir.parent / f".{output_dir.name}.{self.identity}.partial"
         self.manifest = read_manifest(output_dir)

@@ -65,7 +65,8 @@ class TrainingStage(Stage):
     """A training run on disk. Unfinished work lies in ``run_dir``; the finished model takes ``output_dir``'s place.
 
     ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. With ``restart``, ``start`` deletes both.
-    Raises UserError, naming the input, for one that is not there, and for a URL that cannot be opened.
+    Raises UserError, naming the input, for one that is not there or that this run would write in, and for a URL that
+    cannot be opened.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class TrainingStage(Stage):
         if self.checkpoints is not None:
             open_url(self.checkpoints)
         check_apart(self.run_dir, self.output_dir, "run_dir")
+        self.check_outside(self.output_dir, "output_dir")
+        self.check_outside(self.run_dir, "run_dir")
         #: Whether ``start`` will delete unfinished work.
         self.restarts = restart
         manifest = None if restart else read_manifest(self.output_dir)
