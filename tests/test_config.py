@@ -41,6 +41,8 @@ class Config:
     steps: int = 5
     seed: int | None = None
     shuffle: bool = True
+    weight: float | Literal["inf"] = 1.0
+    targets: Literal["all"] | list[str] = "all"
     optimizer: Optimizer = field(default_factory=Optimizer)
     second: Optimizer | None = None
     sources: list[Source] = field(default_factory=list)
@@ -158,6 +160,8 @@ def test_overrides_are_applied_on_top(load):
         ("name: a\nsteps: 1.5", "steps: expected a valid integer"),
         ("name: a\nshuffle: 1", "shuffle: expected a valid boolean, got 1"),
         ("name: a\nshuffle: yes", "shuffle: expected a valid boolean, got 'yes'"),
+        ("name: a\nweight: many", "a.yaml: weight: expected a valid number or 'inf', got 'many'"),
+        ("name: a\ntargets: one", "a.yaml: targets: expected 'all' or a valid array, got 'one'"),
         ("name: a\nseed: x", "seed: expected a valid integer, got 'x'"),
         ("name: a\noptimizer: {kind: adm}", "optimizer.kind: expected 'adam' or 'sgd', got 'adm'"),
         ("name: a\noptimizer: 3", "optimizer: expected a mapping of keys to values, got 3"),

@@ -225,7 +225,11 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str) -> Config
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         message = f"{dotted}: {reason}" if dotted else reason
     else:
-        expected = expected_by(first["msg"]).replace("an object", "a mapping of keys to values")
+        # A value of several types has a mistake for each.
+        either = [each for each in others if _path(each["loc"], data, missing=False) == keys]
+        others = [each for each in others if each not in either]
+        said = dict.fromkeys(expected_by(each["msg"]) for each in (first, *either))
+        expected = " or ".join(said).replace("an object", "a mapping of keys to values")
         message = f"{dotted}: expected {expected}, got {short_repr(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     return _wrong(source, _with_texts_cut(message, data), more)
