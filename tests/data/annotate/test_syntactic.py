@@ -95,6 +95,27 @@ def test_paragraphs_between_numbers_belong_to_the_number_before() -> None:
     assert shown(answer, paragraphs=False) == expected
 
 
+def test_a_list_that_begins_again_ends_the_one_before() -> None:
+    answer = (
+        "1. Take a cup.\n2. Fill it.\n\n**Serving:**\n1. Take a spoon.\n2. Stir with it.\n3. Drink the tea."
+    )
+    expected = (
+        "1. [Take a cup|Take a cup.]\n2. [Fill it|Fill it.]\n\n**Serving:**\n"
+        "1. [Take a spoon|Take a spoon.]\n2. [Stir with it|Stir with it.]\n3. [Drink the tea|Drink the tea.]"
+    )
+    assert shown(answer) == expected
+
+
+def test_a_paragraph_that_announces_what_follows_is_no_chunk() -> None:
+    answer = (
+        "Tea is made from leaves. Two kinds:\n\n- Green: mild.\n- Black: strong.\n\nBoth are hot and wet."
+    )
+    assert shown(answer) == (
+        "Tea is made from leaves. Two kinds:\n\n- Green:[Green| mild.]\n- Black:[Black| strong.]\n\n"
+        "Both are hot and wet."
+    )
+
+
 def test_lists_in_items_become_chunks_of_chunks_if_asked() -> None:
     answer = "- Hot:\n  - tea: leaves\n  - coffee: beans\n- Cold:\n  - water\n  - ice"
     expected = (
@@ -140,6 +161,8 @@ def test_titles_and_topics_in_a_script_without_spaces() -> None:
     mixed = "- Python 是一种编程语言，由吉多创造。\n- ชาเขียวทำจากใบชา"
     assert "[Python 是一种编程语言|" in shown(mixed)
     assert "[ชาเขียวท|" in shown(mixed)
+    counted = "一、茶由茶树的叶子经过采摘和烘干以后制成。人们用热水冲泡它。"
+    assert "[一、茶由茶树的叶子经|" in shown(f"{counted}\n\n{counted}")
 
 
 def test_a_closing_paragraph_waits_if_asked() -> None:

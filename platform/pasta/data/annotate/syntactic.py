@@ -247,12 +247,13 @@ def _belongs(lines: Sequence[_Line], at: int, last: int, marker: _Marker, found:
         return True
     if found is None and not lines[at - 1].is_blank:
         return True  # a paragraph goes on without being indented
-    # Answers often do not indent what belongs to "1.": it does if "2." follows.
-    return marker.style == "1" and any(
-        following is not None and following.style == "1" and following.number == marker.number + 1
+    # Answers often do not indent what belongs to "1.": it does if "2." follows, and no other list's "1." before it.
+    numbers = (
+        following.number
         for following in map(_marker, lines[at:last])
-        if following is not None and following.indent == marker.indent
+        if following is not None and following.style == "1" and following.indent == marker.indent
     )
+    return marker.style == "1" and next(numbers, None) == marker.number + 1
 
 
 def _is_sibling(marker: _Marker, found: _Marker) -> bool:
@@ -308,10 +309,10 @@ def _item(
 
 
 def _paragraph(answer: str, lines: Sequence[_Line], block: _Block) -> list[Mark]:
-    """All but the first sentence of a paragraph."""
+    """All but the first sentence of a paragraph; nothing of one that announces what follows it."""
     start, end = lines[block.first].start, _text_end(lines, block.last)
     sentence = _sentence_end(answer, start, end)
-    if sentence == end:
+    if sentence == end or answer.endswith((":", "："), sentence, end):
         return []
     topic = opening(answer[start:sentence])
     return [Mark(sentence, "open", topic), Mark(end, "close")]
