@@ -38,6 +38,16 @@ def test_paragraphs_are_points() -> None:
     assert labels(answer) == ["Tea is made of leaves", "Coffee is made of beans"]
 
 
+def test_labels_in_a_script_without_spaces_are_a_few_characters() -> None:
+    answer = (
+        "饮料有三种：\n\n1. 茶：茶是由茶树的叶子经过采摘和烘干以后制成的，人们用热水冲泡它。\n"
+        "2. 咖啡：咖啡是由咖啡树的种子经过烘焙和研磨以后制成的，味道浓郁。\n"
+        "3. 可可由可可树的种子经过发酵和烘焙以后制成，常常和牛奶混合。"
+    )
+    assert labels(answer) == ["茶", "咖啡", "可可由可可树的种"]
+    assert len(to_requests(record(answer), TRAINED)) == 4
+
+
 def test_sections_with_lists_of_their_own_are_points() -> None:
     answer = "Drinks.\n\nHot ones:\n- tea\n- coffee\n\nCold ones:\n\n- water\n- ice"
     assert labels(answer) == ["Hot ones", "Cold ones"]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pasta.data.annotate.marks import to_topic
+from pasta.data.annotate.marks import opening
 from pasta.data.annotate.syntactic import is_lead_in, part_starts
 from pasta.data.atlas import task_for_prompt
 from pasta.data.instructions import Instruction
@@ -89,4 +89,4 @@ def _expansions(
 
 def _label(text: str) -> str:
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return to_topic(line, POINT_WORDS) or "part"
+    return opening(line, POINT_WORDS) or "part"

@@ -10,8 +10,10 @@ from pasta.lang.document import ESTIMATE_STEP, MAX_TOPIC_CHARS
 
 _BANNED = re.compile(r'["<>\s\x00-\x1f]+')
 _MARKUP = re.compile(r"[*_`#~|]+|^\s*(?:[-+•]|\(?\w{1,3}[.)])\s+")
-# Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words: this is the length of a few.
+# Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words: this is the length of a few, after
+# the number that an item may have.
 _UNSPACED = re.compile(
+    "(?:[一二三四五六七八九十]{1,3}、)?"
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{1,8}"
 )
 _TITLE_WORDS = 8
@@ -67,8 +69,8 @@ def to_topic(title: str, words: int = _TITLE_WORDS) -> str:
     return (topic or "".join(given[:1])[:MAX_TOPIC_CHARS]).strip(" .,;:–—-")
 
 
-def opening(text: str) -> str:
+def opening(text: str, words: int = _OPENING_WORDS) -> str:
     """A topic for text without a title: its first few words, since they are decoded twice."""
     if unspaced := _UNSPACED.search(text):
         text = text[: unspaced.end()]
-    return to_topic(text, _OPENING_WORDS)
+    return to_topic(text, words)
