@@ -5,7 +5,17 @@ import math
 
 import pytest
 
-from pasta.candidates.scoring import ScoreConfig, ScoreSummary, choose_pair, score_of, scored, write_scores
+from pasta.candidates.scoring import (
+    DROPPED,
+    UNSCORED,
+    ScoreConfig,
+    ScoreSummary,
+    choose_pair,
+    no_pairs,
+    score_of,
+    scored,
+    write_scores,
+)
 from pasta.config import ConfigError, parse_config
 from pasta.errors import UserError
 from pasta.judges import judge_records
@@ -189,6 +199,12 @@ def test_a_stage_s_files_hold_every_candidate_and_one_pair_a_line(tmp_path):
 
 
 CONFIG = {"name": "x", "output_dir": "o", "samples": "s", "judge": {"kind": "grader"}, "quality_weight": 1}
+
+
+@pytest.mark.parametrize("invalid", [0, 6])
+def test_where_verdicts_are_invalid_a_stage_without_pairs_says_how_to_ask_again(tmp_path, invalid):
+    figures = dict.fromkeys((*DROPPED, *UNSCORED), 0.0) | {"prompts": 8.0, "too_few": 8.0, "invalid": invalid}
+    assert ("jobs.score --rejudge" in no_pairs(figures, tmp_path)) == bool(invalid)
 
 
 @pytest.mark.parametrize("weight", [1, 2, 4, 8, "inf", math.inf])

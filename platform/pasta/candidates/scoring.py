@@ -232,9 +232,14 @@ def no_pairs(figures: dict[str, float], samples: Path) -> str:
     """The error message when no prompt gives a pair."""
     why = ", ".join(f"{int(figures[key])} {key}" for key in DROPPED if figures[key])
     unscored = ", ".join(f"{int(figures[key])} {key}" for key in UNSCORED if figures[key]) or "none"
+    again = (
+        "; judgements_dir holds why they are invalid; jobs.score --rejudge asks again"
+        if figures["invalid"]
+        else ""
+    )
     return (
         f"samples: {samples}: no pair to learn from in {int(figures['prompts'])} prompts ({why}; candidates without a "
-        f"score: {unscored})"
+        f"score: {unscored}){again}"
     )
 
 
