@@ -104,6 +104,27 @@ def test_a_reference_to_a_later_stage_is_refused_by_name():
         plan(stages=stages)
 
 
+@pytest.mark.parametrize(
+    ("stage", "key", "reference", "expected"),
+    [
+        ("score", "samples", "@annotate", "of job 'annotate'; expected one of job sample"),
+        ("prefer", "data.source", "@sample", "of job 'sample'; expected one of job score"),
+        (
+            "prefer",
+            "model.init_from",
+            "@annotate",
+            "of job 'annotate'; expected one of job sft, preference or rl",
+        ),
+        ("sample", "twin", "@annotate", "of job 'annotate'; expected one of job sft, preference or rl"),
+    ],
+)
+def test_a_reference_to_a_stage_of_another_kind_is_refused(stage, key, reference, expected):
+    wrong = {**ROUND, stage: {**ROUND[stage], "set": {**ROUND[stage]["set"], key: reference}}}
+    said = rf"round\.{stage}\.set\.{key}: '{reference}' is a stage {expected}"
+    with pytest.raises(ConfigError, match=said):
+        plan(round=wrong, rounds=1)
+
+
 def test_a_round_cannot_read_the_round_before_by_a_stage_name():
     swapped = {"score": ROUND["score"], "sample": ROUND["sample"]}
     with pytest.raises(ConfigError, match="'@sample' is no stage before this one"):

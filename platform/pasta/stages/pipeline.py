@@ -21,6 +21,14 @@ Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluat
 #: Jobs whose output is a model, for ``@model``.
 TRAINERS: tuple[Job, ...] = ("sft", "preference", "rl")
 MODEL = "@model"
+#: The last part of keys that name a model, and the jobs whose output other keys can read.
+_MODELS = ("model", "twin", "init_from", "reference")
+_READ: dict[tuple[Job, str], tuple[Job, ...]] = {
+    ("annotate", "data.source.path"): ("annotate",),
+    ("sft", "data.source"): ("annotate",),
+    ("score", "samples"): ("sample",),
+    ("preference", "data.source"): ("score",),
+}
 #: Keys of a stage's configuration that follow from the pipeline.
 _OWN = ("name", "output_dir", "tracking.mode", "tracking.group")
 # Every stage of every round is read and checked before the first one runs.
@@ -112,9 +120,16 @@ def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
+def _makers(job: Job, key: str) -> tuple[Job, ...]:
+    """The jobs whose output this key of a job's configuration can read; empty if it may be any."""
+    return TRAINERS if key.rpartition(".")[2] in _MODELS else _READ.get((job, key), ())
+
+
 def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
-    """All stages in the order they run. Raises ConfigError for a reference to a stage that does not come before."""
+    """All stages in the order they run. Raises ConfigError for a reference to a stage that does not come before, or
+    whose output the key cannot read."""
     known: dict[str, str] = {}
+    jobs: dict[str, Job] = {}
 
     def instance(prefix: str, name: str, key: str, section: StageSection) -> Instance:
         reads = {}
@@ -126,7 +141,14 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
                         f"{source}: {key}.set.{option}: {value!r} is no stage before this one; expected {expected}"
                     )
                 reads[option] = known[value[1:]]
+                made_by, makers = jobs[reads[option]], _makers(section.job, option)
+                if makers and made_by not in makers:
+                    raise ConfigError(
+                        f"{source}: {key}.set.{option}: {value!r} is a stage of job {made_by!r}; expected one of job "
+                        + " or ".join(filter(None, (", ".join(makers[:-1]), makers[-1])))
+                    )
         known[name] = f"{prefix}{name}"
+        jobs[known[name]] = section.job
         if section.job in TRAINERS:
             known[MODEL[1:]] = f"{prefix}{name}"
         return Instance(f"{prefix}{name}", section, reads)
