@@ -94,6 +94,11 @@ def test_a_calibration_survives_its_file(tmp_path):
             {"steps": [{"requests": 1, "lanes": 0, "cache_tokens": 1, "seconds": 1.0}]},
             "lanes 0: expected a positive integer",
         ),
+        (
+            {"steps": [{"requests": 1, "lanes": 1, "cache_tokens": 1, "seconds": 1e30}]},
+            r"seconds 1e\+30: expected a number from 1e-09 to 1e\+06",
+        ),
+        ({"overhead_s": 1e30}, r"overhead_s 1e\+30: expected at most 1,000,000"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, change, expected):
@@ -144,6 +149,15 @@ def test_each_request_reads_its_own_cache():
         ({"layers": 0}, "layers 0: expected a positive integer"),
         ({"compute_efficiency": 1.5}, "compute_efficiency 1.5: expected a share of 1"),
         ({"overhead_s": -1.0}, "overhead_s -1.0: expected 0 or more"),
+        ({"overhead_s": 1e30}, "overhead_s 1e\\+30: expected at most 1,000,000"),
+        (
+            {"memory_bytes_s": 1e-30},
+            r"memory_bytes_s 1e-30: with .* a step takes 1.6\S+e\+40 s; expected from 1e-09 to 1,000,000 s",
+        ),
+        ({"flops_s": 1e-300}, "flops_s 1e-300: with 8.03e"),
+        ({"compute_efficiency": 1e-300}, "compute_efficiency 1e-300: expected at least 1e-06"),
+        ({"memory_bytes_s": 1e300, "flops_s": 1e300}, "flops_s 1e\\+300: with .* a step takes"),
+        ({"parameters": 1e300}, "memory_bytes_s 4.8e\\+12: with 1e\\+300 parameters a step takes"),
     ],
 )
 def test_a_roofline_of_nonsense_is_refused(change, expected):

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive, check_within
+from pasta.simulation.costs import LEAST_STEP_S, MOST_STEP_S
 
 #: Seconds at a point.
 _Values = dict[tuple[int, ...], float]
@@ -27,7 +28,8 @@ class StepPoint:
     together_s: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "requests", "lanes", "cache_tokens", "seconds", "together_s")
+        check_positive(self, "requests", "lanes", "cache_tokens")
+        check_within(self, seconds=(LEAST_STEP_S, MOST_STEP_S), together_s=(LEAST_STEP_S, MOST_STEP_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class PrefillPoint:
     seconds: float
 
     def __post_init__(self) -> None:
-        check_positive(self, "tokens", "cache_tokens", "seconds")
+        check_positive(self, "tokens", "cache_tokens")
+        check_within(self, seconds=(LEAST_STEP_S, MOST_STEP_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         check_not_negative(self, "overhead_s")
+        check_at_most(self, overhead_s=MOST_STEP_S)
         MeasuredCosts(self)
 
     def to_dict(self) -> dict[str, Any]:

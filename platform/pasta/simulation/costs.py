@@ -5,6 +5,9 @@ from typing import Protocol
 from pasta.placement import LaneCosts
 
 _LANES = (1, 2, 4, 8, 16, 32)
+#: The seconds that a step may take. Beside longer ones the clock would lose what else takes time; of shorter ones it
+#: would lose the answers' own time, by which speedups divide.
+LEAST_STEP_S, MOST_STEP_S = 1e-9, 1_000_000
 
 
 class StepCosts(Protocol):

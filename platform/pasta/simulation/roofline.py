@@ -6,7 +6,11 @@ read and computing what it must compute.
 
 from dataclasses import dataclass, fields
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_least, check_at_most, check_not_negative, check_positive
+from pasta.simulation.costs import LEAST_STEP_S, MOST_STEP_S
+
+#: A smaller share is a mistake, and divides by nothing in the end.
+_LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,15 @@ class RooflineSection:
         for name in ("bandwidth_efficiency", "compute_efficiency"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected a share of 1")
+        check_at_least(self, bandwidth_efficiency=_LEAST_SHARE, compute_efficiency=_LEAST_SHARE)
+        check_at_most(self, overhead_s=MOST_STEP_S)
+        read_s, computed_s = self._parts_s(1, 1, 1)
+        if not LEAST_STEP_S <= (step_s := max(read_s, computed_s)) <= MOST_STEP_S:
+            name = "memory_bytes_s" if read_s >= computed_s else "flops_s"
+            raise ValueError(
+                f"{name} {getattr(self, name):g}: with {self.parameters:g} parameters a step takes {step_s:g} s; "
+                f"expected from {LEAST_STEP_S:g} to {MOST_STEP_S:,} s"
+            )
 
     def check_memory(self, num_slots: int, slot_tokens: int) -> None:
         """Raise ``ValueError`` if weights and so much cache do not fit into the device."""
@@ -88,10 +101,14 @@ class RooflineSection:
         return True
 
     def _forward_s(self, requests: int, rows: float, cache_tokens: int) -> float:
+        return self.overhead_s + max(self._parts_s(requests, rows, cache_tokens))
+
+    def _parts_s(self, requests: int, rows: float, cache_tokens: int) -> tuple[float, float]:
+        """The seconds of a forward's reading, and of its arithmetic."""
         read = self.bytes_per_value * (self.parameters + requests * cache_tokens * self._values_per_token)
         attention = 4 * self.layers * self.heads * self.head_dim * cache_tokens
         computed = rows * (2 * self.parameters + attention)
-        return self.overhead_s + max(
+        return (
             read / (self.memory_bytes_s * self.bandwidth_efficiency),
             computed / (self.flops_s * self.compute_efficiency),
         )
