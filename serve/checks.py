@@ -165,10 +165,14 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
     folder = Path(model.location)
     if not folder.is_dir():
         folder = hub.download(model.path, key, weights=False)
-    tokenizer = read_tokenizer(key, folder)
     try:
+        # First: transformers reads it for the tokenizer too.
         found = read_model_config(folder)
         check_architecture(found, model.path)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    tokenizer = read_tokenizer(key, folder)
+    try:
         codec = Codec(tokenizer, sequential=True)
         check_vocabulary(codec, getattr(found, "vocab_size", None), model.path)
     except UserError as error:

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, BertConfig, modeling_utils
+from transformers import AutoModelForCausalLM, BertConfig, Phi3Config, modeling_utils
 
 from pasta.engine import (
     Engine,
@@ -291,6 +291,20 @@ def test_a_dtype_nobody_knows(saved):
 @pytest.mark.parametrize("device", ["tpu:0", "gpu"])
 def test_a_device_nobody_knows(saved, device):
     refused(f"device: '{device}'", saved, device=device)
+
+
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+def test_the_old_name_of_longrope_is_said(saved, tmp_path, key):
+    values = Phi3Config(num_hidden_layers=1, original_max_position_embeddings=1024).to_dict()
+    scaling = {key: "su", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}
+    (tmp_path / "config.json").write_text(
+        json.dumps(values | {"rope_parameters": None, "rope_scaling": scaling})
+    )
+    said = "rope_scaling has the type 'su', the old name of longrope; expected longrope there"
+    refused(rf"no readable config.json \({said}\)", tmp_path)
+    with pytest.raises(UserError) as caught:
+        read_model_config(tmp_path)
+    assert str(caught.value) == f"model configuration '{tmp_path}': {said}"
 
 
 def test_a_model_configuration_that_is_no_object(tmp_path):

@@ -286,6 +286,14 @@ def test_an_unsupported_architecture_is_named(tmp_path):
     assert "llama" in message
 
 
+def test_a_configuration_that_transformers_does_not_read_is_named_and_not_the_tokenizer(tmp_path, model):
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": "many"}))
+    config = read_service_config(service_config(tmp_path, model))
+    said = mistake(check_served_models, config.args)
+    assert said.startswith(f"models.pasta-atlas.path: model configuration {str(model)!r}: ")
+
+
 def test_a_tokenizer_without_control_tokens_is_named(tmp_path, model):
     for file in (model / "tokenizer.json", model / "tokenizer_config.json"):
         file.write_text(file.read_text().replace("<sync/>", "<other/>"))

@@ -44,8 +44,9 @@ def text_part(config: Any) -> Any:
 def pretrained_config(source: str | Path) -> Any:
     """The configuration at a directory or of a name on the Hub; of the part that writes text, where there are others.
     Raises what transformers raises, which is anything."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
+    _check_scaling(PretrainedConfig.get_config_dict(source)[0])
     return text_part(AutoConfig.from_pretrained(source))
 
 
@@ -95,9 +96,18 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
     if not isinstance(values, dict):
         raise UserError(f"model configuration: {file}: expected an object, got {kind_of(values)}")
     try:
+        _check_scaling(values)
         return text_part(AutoConfig.for_model(**values))
     except Exception as error:  # each class checks its values in its own way
         raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
+
+
+def _check_scaling(values: dict[str, Any]) -> None:
+    """Raise ``UserError`` if the scaling of positions has a name that transformers misreads: by its old name it does
+    not find where longrope's original positions are given."""
+    scaling = values.get("rope_scaling")
+    if isinstance(scaling, dict) and "su" in (scaling.get("type"), scaling.get("rope_type")):
+        raise UserError("rope_scaling has the type 'su', the old name of longrope; expected longrope there")
 
 
 def context_positions(config: Any) -> int:
