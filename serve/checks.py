@@ -1,12 +1,13 @@
 """Checks of a service's configuration before any worker starts: its models, its keys, and this machine."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.engine.head_files import check_heads_beside
-from pasta.engine.memory import check_cache, check_positions
+from pasta.engine.memory import check_cache, check_positions, num_positions
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.engine.snapshots import MODEL_WEIGHTS, has_weights
 from pasta.errors import UserError, first_line
@@ -121,6 +122,8 @@ def check_served_models(config: ServeConfig) -> None:
         _check_slot(config, name, codec)
         _check_heads(config, model, f"models.{name}.path")
     check_positions(config.engine.slot_tokens, [model.location for model in config.models.values()])
+    for name, model in config.models.items():
+        _check_budget(config, name, model)
 
 
 def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:
@@ -205,6 +208,22 @@ def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
         raise UserError(
             f"limits.max_prompt_tokens: {longest}, but a slot holds {slot} tokens, prompt and answer "
             f"(engine.slot_tokens); expected at most {slot - ANSWER_ROOM}"
+        )
+
+
+def _check_budget(config: ServeConfig, name: str, model: ModelConfig) -> None:
+    """Raise ``UserError`` if the admission budget never has room for a request that leaves the length of its answer to
+    the service: every chat without ``max_tokens`` would be refused."""
+    budget, share = config.admission.budget_tokens, config.admission.most_of_one_kind
+    context = min(config.engine.slot_tokens, num_positions(model.location) or config.engine.slot_tokens)
+    longest = context - ANSWER_ROOM + 2
+    if budget is not None and int(budget * share) < longest:
+        least = math.ceil(longest / share)
+        least += int(least * share) < longest  # a product may be rounded down
+        raise UserError(
+            f"admission.budget_tokens: {budget}, of which a request may hold {int(budget * share)} "
+            f"(admission.most_of_one_kind {share:g}), but one without max_tokens for {name} holds {longest}; expected "
+            f"at least {least}"
         )
 
 

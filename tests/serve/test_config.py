@@ -474,6 +474,24 @@ def test_a_slot_longer_than_the_model_is_named_with_the_longest(model):
     check_service(slots(model, int(said.rpartition(" ")[2])))
 
 
+def test_a_budget_without_room_for_an_answer_of_any_length_is_named_with_the_least(model):
+    served = {"models": {"a": {"path": str(model)}}, "engine": {"slot_tokens": 64}}
+
+    def budget(tokens, **admission):
+        return ServeConfig.model_validate({**served, "admission": {"budget_tokens": tokens, **admission}})
+
+    encoder = RequestEncoder(budget(1).models["a"], budget(1))
+    most = encoder.min_tokens(order(model="a"))
+    said = mistake(check_service, budget(most))
+    assert said.startswith(f"admission.budget_tokens: {most}, of which a request may hold ")
+    least = int(said.rpartition("at least ")[2])
+    check_service(budget(least))
+    assert int(least * 0.75) == most
+    with pytest.raises(UserError):
+        check_service(budget(least - 1))
+    check_service(budget(most, most_of_one_kind=1.0))
+
+
 def test_prompts_longer_than_a_slot_are_named_with_the_longest(model):
     said = mistake(check_service, slots(model, 64, max_prompt_tokens=64))
     assert said.startswith("limits.max_prompt_tokens: 64, but a slot holds 64 tokens, prompt and answer ")
