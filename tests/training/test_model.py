@@ -153,6 +153,22 @@ def test_a_generation_configuration_that_cannot_be_saved_ends_no_run(
     }
 
 
+def test_other_programs_are_told_the_end_of_a_turn(tmp_path: Path) -> None:
+    """Gemma's base model with the tokenizer of its instruct model: turns end with a token of their own."""
+    path = saved_model(tmp_path / "model", eos_token_id=_plain_tokenizer().eos_token_id)
+    section = ModelSection(init_from=str(path))
+    tokenizer = make_tokenizer(section)
+    ends = build_model(section, tokenizer, seed=0).generation_config.eos_token_id
+    assert ends == tokenizer.eos_token_id
+    tokenizer.add_tokens(["<end_of_turn>"], special_tokens=True)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}<end_of_turn>{% endfor %}"
+    model: Any = build_model(section, tokenizer, seed=0)
+    expected = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<end_of_turn>")]
+    assert model.generation_config.eos_token_id == expected
+    model.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/generation_config.json").read_text())["eos_token_id"] == expected
+
+
 def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:
     section = sft_config(tmp_path).model
     tokenizer = make_tokenizer(section)

@@ -116,9 +116,11 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
     if section.architecture is not None:
         torch.manual_seed(seed)
         config = _scratch_config(section.architecture, tokenizer)
-        return AutoModelForCausalLM.from_config(
+        model = AutoModelForCausalLM.from_config(
             config, attn_implementation=section.attention, dtype=torch.float32
         )
+        _tell_ends(model, tokenizer)
+        return model
     model = read_pretrained(
         AutoModelForCausalLM,
         str(section.init_from),
@@ -128,7 +130,17 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
     )
     make_room(model, tokenizer, new_token_ids(section, tokenizer))
     _make_savable(model)
+    _tell_ends(model, tokenizer)
     return model
+
+
+def _tell_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have the generation configuration name every token that answers are trained to end with: other programs stop at
+    what it names, and the end of a turn in the chat template may be another token than the tokenizer's end of text."""
+    known = model.generation_config
+    named = known.eos_token_id if isinstance(known.eos_token_id, list) else [known.eos_token_id]
+    if missing := sorted(Codec(tokenizer, sequential=True).eos_ids - {*named}):
+        known.eos_token_id = [*(token for token in named if token is not None), *missing]
 
 
 def _make_savable(model: Any) -> None:
