@@ -184,6 +184,28 @@ def test_a_request_whose_submission_is_cancelled_is_not_decoded():
     assert with_engine(scenario) == (0, 0, {})
 
 
+def test_stopping_ends_open_streams_and_leaves_no_request_in_the_engine():
+    """Another façade, or a call of its own, may use the engine afterwards."""
+    bare = new_engine(num_slots=1)
+
+    async def run():
+        engine = AsyncEngine(bare)
+        await engine.start()
+        decoding, waiting = [engine.events(await engine.submit(ask())) for _ in range(2)]
+        await anext(decoding)
+        await engine.stop()
+        for stream in (decoding, waiting):
+            with pytest.raises(EngineStopped):
+                async for _ in stream:
+                    pass
+        with pytest.raises(EngineStopped):
+            await engine.submit(ask())
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert (bare.num_active, bare.num_waiting, bare.has_work) == (0, 0, False)
+    assert bare.generate(ask()).response_ids == new_engine().generate(ask()).response_ids
+
+
 def test_a_request_that_cannot_fit_is_refused_at_submission():
     async def scenario(engine):
         with pytest.raises(UserError, match="the context holds 512"):

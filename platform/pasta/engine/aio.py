@@ -59,13 +59,19 @@ class AsyncEngine:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread; open streams raise ``EngineStopped``."""
+        """End the thread; open streams raise ``EngineStopped``, and their requests leave the engine."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+        self._deliver(self._kept)
+        self._kept = {}  # the engine's next forward, if another one uses it, has nothing of these to deliver
+        self._urgent.clear()
         self._fail_all(EngineStopped("the engine was stopped"))
+        if self.failure is None:  # else nobody knows what its cache holds
+            for request_id in self.engine.lanes_by_request:
+                self.engine.cancel(request_id)
 
     async def submit(self, request: Request) -> str:
         """Queue a request; returns its id. Raises ``UserError`` if it can never fit.
