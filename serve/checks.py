@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.engine.head_files import check_heads_beside
-from pasta.engine.memory import check_cache, check_positions, num_positions
-from pasta.engine.section import check_here, check_tensor_parallel
+from pasta.engine.memory import check_cache, check_positions
+from pasta.engine.section import SCRATCH, check_here, check_tensor_parallel
 from pasta.engine.snapshots import MODEL_WEIGHTS, has_weights
 from pasta.errors import UserError, first_line
 from pasta.lang import CONTROL_TOKENS, CodecError
@@ -122,8 +122,6 @@ def check_served_models(config: ServeConfig) -> None:
         _check_slot(config, name, codec)
         _check_heads(config, model, f"models.{name}.path")
     check_positions(config.engine.slot_tokens, [model.location for model in config.models.values()])
-    for name, model in config.models.items():
-        _check_budget(config, name, model)
 
 
 def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:
@@ -192,8 +190,8 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
 
 
 def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
-    """Raise ``UserError`` if a slot is too small for the model's shortest chat, or smaller than the prompts that the
-    limits allow."""
+    """Raise ``UserError`` if a slot or the admission budget is too small for the model's shortest chat, or a slot
+    smaller than the prompts that the limits allow."""
     slot, longest = config.engine.slot_tokens, config.limits.max_prompt_tokens
     try:
         shortest = len(codec.encode_prompt([{"role": "user", "content": "a"}]))
@@ -204,6 +202,7 @@ def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
             f"engine.slot_tokens: {slot}, but the shortest prompt of {name} takes {shortest} tokens, and a slot "
             f"holds prompt and answer; expected at least {shortest + ANSWER_ROOM}"
         )
+    _check_budget(config, name, shortest)
     if longest is not None and slot < longest + ANSWER_ROOM:
         raise UserError(
             f"limits.max_prompt_tokens: {longest}, but a slot holds {slot} tokens, prompt and answer "
@@ -211,19 +210,18 @@ def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
         )
 
 
-def _check_budget(config: ServeConfig, name: str, model: ModelConfig) -> None:
-    """Raise ``UserError`` if the admission budget never has room for a request that leaves the length of its answer to
-    the service: every chat without ``max_tokens`` would be refused."""
+def _check_budget(config: ServeConfig, name: str, shortest: int) -> None:
+    """Raise ``UserError`` if the admission budget never has room for a request, not even for one token after the
+    ``shortest`` prompt."""
     budget, share = config.admission.budget_tokens, config.admission.most_of_one_kind
-    context = min(config.engine.slot_tokens, num_positions(model.location) or config.engine.slot_tokens)
-    longest = context - ANSWER_ROOM + 2
-    if budget is not None and int(budget * share) < longest:
-        least = math.ceil(longest / share)
-        least += int(least * share) < longest  # a product may be rounded down
+    needed = shortest + ANSWER_ROOM - SCRATCH
+    if budget is not None and int(budget * share) < needed:
+        least = math.ceil(needed / share)
+        least += int(least * share) < needed  # a product may be rounded down
         raise UserError(
             f"admission.budget_tokens: {budget}, of which a request may hold {int(budget * share)} "
-            f"(admission.most_of_one_kind {share:g}), but one without max_tokens for {name} holds {longest}; expected "
-            f"at least {least}"
+            f"(admission.most_of_one_kind {share:g}), but the shortest one for {name} holds {needed}; expected at "
+            f"least {least}"
         )
 
 

@@ -61,7 +61,7 @@ def _refusals(*, no_room: bool) -> Iterator[None]:
     except TooLarge as error:
         raise RequestRefused(
             f"The request asks for {error.tokens} tokens (prompts and longest answers, of all choices), but this "
-            f"service holds {error.most} at most; lower n or max_tokens.",
+            f"service holds {error.most} at most; lower n, or set a lower max_tokens.",
             param="max_tokens",
             code="request_too_large",
         ) from None
