@@ -7,6 +7,7 @@ report follow from the records. The same command again goes on at the prompt whe
 set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-only`` writes the report of what is there.
 """
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,15 +29,16 @@ from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig, MethodSection
 from pasta.evaluation.judging import JUDGED, answer_judge, check_prompts
 from pasta.evaluation.prompts import EvalPrompt, digest, read_eval_prompts
-from pasta.evaluation.results.evaluations import ANSWERS, MACHINES, VERDICTS, read_evaluation, read_machines
+from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, read_evaluation
 from pasta.evaluation.results.outcomes import RunningSpeedups
 from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.judges.tally import VerdictTally
 from pasta.rows import by_dotted_key
+from pasta.stages.machines import Machines, read_machines
 from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile, write_json
+from pasta.stages.records import Record, RecordFile
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import StageOutput, changed_key, model_inputs, read_manifest
@@ -175,7 +177,7 @@ def _decode(
     """Answer what is not answered yet, a prompt at a time. The first answer replaces an earlier evaluation."""
     left = {number: entry for number, entry in enumerate(prompts) if entry.id not in answers}
     directory = answers.path.parent
-    machines = read_machines(directory) if len(answers) else []
+    machines = Machines(directory, read_machines(directory) if len(answers) else [])
     speedups = RunningSpeedups(config.baseline, is_timed=config.repeats > 0)
     for record in answers.records.values():
         speedups.count(record)
@@ -186,9 +188,8 @@ def _decode(
     def finished(number: int, result: tuple[Record, dict[str, Any]]) -> None:
         record, machine = result
         job.output.replace()
-        if machine not in machines:
-            machines.append(machine)
-            write_json(directory / MACHINES, machines)
+        if said := machines.add(machine):
+            print(f"{config.name}: {said}", file=sys.stderr, flush=True)
         speedups.count(answers.add(left[number].id, record))
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)
@@ -215,9 +216,7 @@ def _make_decoder(
     from pasta.evaluation.methods.make import make_methods, number_formats
 
     made = make_methods(methods, limits, engine, keys, ranks, num_workers)
-    machine = describe_machine(resolve_device(engine.device))
-    if formats := number_formats(made):
-        machine["formats"] = formats
+    machine = describe_machine(resolve_device(engine.device), number_formats(made))
     return lambda entry: (decode_prompt(made, entry, repeats), machine)
 
 

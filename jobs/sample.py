@@ -7,10 +7,11 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 ``--set sampling.temperature=0.8``; ``--restart`` forgets what was done.
 """
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version
@@ -21,6 +22,7 @@ from pasta.config import to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import digest, read_prompts
+from pasta.stages.machines import Machines, read_machines
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
@@ -71,7 +73,8 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
         figures = _sample(config, shards, job, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
         job.tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
-        job.finish("samples", figures, code_version())
+        formats = Machines(job.work_dir, read_machines(job.work_dir)).formats()
+        job.finish("samples", {**figures, "formats": formats}, code_version())
     return 0
 
 
@@ -87,12 +90,16 @@ def _sample(
     earlier = (shard_path(job.work_dir, PREFIX, number) for number in shards.keys() - left.keys())
     found_tokens = sum(map(num_tokens, iter_records(earlier)))
     progress = Progress(config.name, total, "prompts", found, tracker=job.tracker, job="sample")
+    machines = Machines(job.work_dir, read_machines(job.work_dir))
     rate: dict[str, float] = {}
     tokens = 0
 
-    def finished(number: int, records: list[Record]) -> None:
+    def finished(number: int, result: tuple[list[Record], dict[str, Any]]) -> None:
         nonlocal tokens
+        records, machine = result
         job.output.replace()
+        if said := machines.add(machine):
+            print(f"{config.name}: {said}", file=sys.stderr, flush=True)
         write_shard(job.work_dir, PREFIX, number, records)
         tokens += sum(map(num_tokens, records))
         # By the wall clock from the start: models are loaded in that time.
@@ -118,10 +125,15 @@ def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageO
 
 
 def _make(config: SampleConfig, ranks: "Ranks | None" = None) -> Work:
-    """On a worker: load the models once; then make each shard's records with them."""
+    """On a worker: load the models once; then make each shard's records with them. Also tells the machine as it was at
+    the start, and the number formats that the models have there."""
+    from pasta.benchmark.machine import describe_machine
     from pasta.candidates.sampling import load_sampler
+    from pasta.engine.supported import resolve_device
 
-    return load_sampler(config, ranks).sample
+    sampler = load_sampler(config, ranks)
+    machine = describe_machine(resolve_device(config.engine.device), sampler.number_formats())
+    return lambda prompts: (sampler.sample(prompts), machine)
 
 
 if __name__ == "__main__":

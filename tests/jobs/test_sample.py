@@ -1,8 +1,10 @@
 """The sample job as a user runs it: interrupted, its worker killed, gone on with; and what a mistake looks like."""
 
+import itertools
 import json
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +86,7 @@ def test_an_interrupted_run_with_a_killed_worker_ends_with_the_records_of_an_und
     assert manifest is not None
     assert manifest.figures["candidates"] == 72
     assert manifest.figures["tokens_per_second"] > 0
+    assert manifest.figures["formats"] == {"model": ["float32"], "twin": ["float32"]}
     assert [file.name for file in tmp_path.glob(".*")] == []
 
 
@@ -112,6 +115,34 @@ def test_workers_of_two_processes_draw_the_candidates_of_one_and_end_when_one_of
     assert records == load_sampler(config).sample(read_prompts(config.prompts))
 
 
+def do_all_on(formats: Iterable[str]) -> Callable[..., None]:
+    """``run_shards``, each shard by the next of workers that take these number formats in turn."""
+    machines = itertools.cycle({"formats": {"model": name, "twin": "float32"}} for name in formats)
+    answers = {"candidates": [{"num_tokens": 10}], "twin": {"num_tokens": 5}}
+
+    def do_all(make, shards, finished, *_):
+        for number in shards:
+            finished(number, ([{"id": str(number), **answers}], next(machines)))
+
+    return do_all
+
+
+def test_the_manifest_tells_the_number_format_that_each_worker_took_and_a_line_that_they_differ(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sample, "run_shards", do_all_on(["bfloat16", "bfloat16", "float32"]))
+    monkeypatch.setattr(sample, "sample_figures", lambda records: {"prompts": float(len([*records]))})
+    assert sample.run(load_config(write_config(tmp_path), SampleConfig)) == 0
+    manifest = read_manifest(tmp_path / "samples")
+    assert manifest is not None
+    assert manifest.figures["formats"] == {"model": ["bfloat16", "float32"], "twin": ["float32"]}
+    said = capsys.readouterr().err
+    assert (
+        said.count("tiny-sample: workers have taken different number formats for model (bfloat16, float32)")
+        == 1
+    )
+
+
 def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_path, monkeypatch):
     tracked: list[dict[str, float]] = []
 
@@ -119,13 +150,7 @@ def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_
         def log(self, figures, step):
             tracked.append(dict(figures))
 
-    def do_all(make, shards, finished, *_):
-        for number in shards:
-            finished(
-                number, [{"id": str(number), "candidates": [{"num_tokens": 10}], "twin": {"num_tokens": 5}}]
-            )
-
-    monkeypatch.setattr(sample, "run_shards", do_all)
+    monkeypatch.setattr(sample, "run_shards", do_all_on(["bfloat16"]))
     config = load_config(write_config(tmp_path), SampleConfig)
     output = SimpleNamespace(replace=lambda: None)
     work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps(), output=output)

@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,12 @@ _INSTRUCTIONS = (
 )
 
 
-def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
+def describe_machine(
+    device: "torch.device | None" = None, formats: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Processor and its instructions for products, whether the decoding kernels are there, cores, memory, ``device`` if
-    it is a GPU, versions, date (UTC) and load of this machine."""
+    it is a GPU, versions, date (UTC) and load of this machine; and the number ``formats`` that models have here, if
+    there are any."""
     import torch
     import transformers
 
@@ -55,6 +59,8 @@ def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
     if device is not None and device.type == "cuda":
         described["gpu"] = torch.cuda.get_device_name(device)
         described["cuda"] = torch.version.cuda
+    if formats:
+        described["formats"] = dict(formats)
     return described
 
 

@@ -51,6 +51,10 @@ class Sampler:
             records[key]["candidates"] = [candidate_entry(drawn[f"{key} {n}"], codec) for n in numbers]
         return list(records.values())
 
+    def number_formats(self) -> dict[str, str]:
+        """The number format that each model computes in here, which ``dtype: auto`` leaves to the machine."""
+        return {"model": self.pasta.loaded.format.name, "twin": self.twin.loaded.format.name}
+
 
 def requests_of(
     prompts: Sequence[Prompt], base: Request, *engines: Engine

@@ -12,14 +12,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from pasta.errors import UserError
-from pasta.evaluation.results.evaluations import (
-    Evaluation,
-    last_user_message,
-    read_evaluation,
-    read_machines,
-)
+from pasta.evaluation.results.evaluations import Evaluation, last_user_message, read_evaluation
 from pasta.evaluation.results.outcomes import Outcome, outcomes_of
 from pasta.rows import by_dotted_key
+from pasta.stages.machines import read_machines
 from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, grouped
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from pasta.rows import NotJson, messages_of, numbered, parse_object, placed, rea
 from pasta.stages.records import Record
 
 ANSWERS, VERDICTS, MANIFEST = "answers.jsonl", "verdicts.jsonl", "manifest.json"
-#: The machine of each worker that decoded, as it was when it began: a JSON array.
-MACHINES = "machines.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,6 @@ def read_evaluation(directory: Path) -> Evaluation:
         code_version=manifest.get("code_version", ""),
         finished=bool(manifest),
     )
-
-
-def read_machines(directory: Path) -> list[dict[str, Any]]:
-    """The machines that an evaluation was measured on; none if nothing is decoded yet."""
-    path = directory / MACHINES
-    machines: list[dict[str, Any]] = read_json(path) if path.exists() else []
-    return machines
 
 
 def last_user_message(messages: Sequence[Mapping[str, str]]) -> str:
