@@ -105,7 +105,11 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         return 0
     keys = teacher_keys(config.data.teacher)
     tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")
-    shards = plan_shards(config.data.source, config.data.shard_records)
+    shards = plan_shards(
+        config.data.source,
+        config.data.shard_records,
+        lambda line: print(f"{config.name}: {line}", flush=True),
+    )
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)

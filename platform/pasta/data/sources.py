@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from pasta.data.atlas.tasks import SPLITS
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, check_atlas_keys
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
-from pasta.files import read_lines, reading
+from pasta.files import read_bytes, read_lines, reading
 from pasta.lang import render
 from pasta.rows import parse_json, read_json
 from pasta.stages.shards import read_stage
@@ -127,15 +127,22 @@ def source_files(source: SourceSection) -> list[Path]:
     return found
 
 
-def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
-    """Cut a source into shards of at most ``shard_records`` records, in the order of the data.
+def plan_shards(
+    source: SourceSection, shard_records: int, say: Callable[[str], None] = lambda line: None
+) -> list[Shard]:
+    """Cut a source into shards of at most ``shard_records`` records, in the order of the data. Where some of several
+    files hold no records, ``say`` gets a line that names the first of them.
 
     Raises UserError for a source that cannot be opened, is empty, or whose first records are all of no known format.
     """
     _check_selection(source)
-    ranges = list(_bounded(_ranges(source, shard_records), source.records))
+    empty: list[Path] = []
+    ranges = list(_bounded(_ranges(source, shard_records, empty), source.records))
     if not ranges:
         raise UserError(f"{_KEY}: {source.path}: holds no records")
+    if empty:
+        others = f" (nor do {len(empty) - 1} other files)" if len(empty) > 1 else ""
+        say(f"{_KEY}: {empty[0]}: holds no records{others}; left out")
     if len(ranges) > MAX_SHARDS:
         raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [Shard(index, *each) for index, each in enumerate(ranges)]
@@ -188,7 +195,8 @@ Range = tuple[Kind, str, int, int, int]
 Placed = Iterator[tuple[str, Any]]
 
 
-def _ranges(source: SourceSection, size: int) -> Iterator[Range]:
+def _ranges(source: SourceSection, size: int, empty: list[Path]) -> Iterator[Range]:
+    """The ranges of a source; adds files that hold no records to ``empty``."""
     files = source_files(source)
     if source.path == ATLAS:
         assert source.records is not None
@@ -197,14 +205,23 @@ def _ranges(source: SourceSection, size: int) -> Iterator[Range]:
         yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
     else:
         for file in files:
-            kind = _kind_of(file)
-            if kind == "jsonl":
-                yield from _cut_lines(file, size)
-            elif kind == "json":
-                yield from _cut("json", str(file), len(_load_array(file)), size)
-            else:
-                with _parquet(file) as table:
-                    yield from _cut("parquet", str(file), table.metadata.num_rows, size)
+            holds_records = False
+            for each in _cut_file(file, size):
+                holds_records = True
+                yield each
+            if not holds_records:
+                empty.append(file)
+
+
+def _cut_file(file: Path, size: int) -> Iterator[Range]:
+    kind = _kind_of(file)
+    if kind == "jsonl":
+        yield from _cut_lines(file, size)
+    elif kind == "json":
+        yield from _cut("json", str(file), len(_load_array(file)), size)
+    else:
+        with _parquet(file) as table:
+            yield from _cut("parquet", str(file), table.metadata.num_rows, size)
 
 
 def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
@@ -262,7 +279,12 @@ def _read_json(shard: Shard, source: SourceSection) -> Placed:
 
 def _load_array(file: Path) -> list[Any]:
     hint = "an array of records, or one record a line in a .jsonl file"
-    values = read_json(file, key=_KEY, expected=hint)
+    try:
+        values = read_json(file, key=_KEY, expected=hint)
+    except UserError:
+        if read_bytes(file, key=_KEY).strip():
+            raise
+        return []  # an empty file holds no records, as a .jsonl file does
     if not isinstance(values, list):
         raise UserError(f"{_KEY}: {file}: expected an array of records")
     return values

@@ -196,6 +196,8 @@ def test_bytes_that_are_no_text_are_broken(tmp_path: Path) -> None:
         ("a.csv", "a,b", "expected a name in .jsonl"),
         ("a.jsonl", "", "holds no records"),
         ("a.jsonl", "\n \n\n", "holds no records"),
+        ("a.json", "", "holds no records"),
+        ("a.json", "[]", "holds no records"),
         ("a.jsonl", "x\n", r"a.jsonl:1: not JSON: [^(]*$"),
         ("a.jsonl", "x\ny\n", r"a.jsonl:1: not JSON: .* \(nor could any of the first 2 records be read\)"),
         ("a.json", "{", "not JSON"),
@@ -284,6 +286,22 @@ def test_a_table_that_is_damaged_is_one_clear_line(tmp_path: Path, spoil: str) -
         read(path)
     assert str(caught.value).startswith(f"data.source.path: {path}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_files_without_records_are_left_out_and_the_first_of_them_is_named(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "b.jsonl", RECORDS)
+    said: list[str] = []
+    source = SourceSection(str(tmp_path))
+    plan_shards(source, 3, said.append)
+    assert said == []
+    (tmp_path / "a.json").write_text(" \n")
+    assert answers(read(tmp_path)) == ANSWERS
+    plan_shards(source, 3, said.append)
+    (tmp_path / "c.jsonl").write_text("\n")
+    (tmp_path / "d.json").write_text("[]")
+    plan_shards(source, 3, said.append)
+    line = f"data.source.path: {tmp_path / 'a.json'}: holds no records"
+    assert said == [f"{line}; left out", f"{line} (nor do 2 other files); left out"]
 
 
 def test_an_empty_directory_is_named(tmp_path: Path) -> None:
