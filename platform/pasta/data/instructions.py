@@ -46,8 +46,8 @@ def to_instruction(record: Any, place: str, form: Format = "auto") -> Instructio
     """Read a record; of several assistant turns the last is the answer and what follows it is left out.
 
     Formats: ``messages`` (role, content), ``conversations`` (from, value), ``instruction`` (instruction and perhaps
-    input; output; perhaps ``history``, pairs of an earlier instruction and its output). A text ``system`` beside any
-    of them comes first. Raises BrokenRecord.
+    input; output; perhaps ``history``, pairs of an earlier instruction and its output; or a prompt of messages and its
+    completion, of messages too or a text). A text ``system`` beside any of them comes first. Raises BrokenRecord.
     """
     if not isinstance(record, Mapping):
         raise BrokenRecord("expected an object with messages, conversations, or instruction and output")
@@ -84,27 +84,49 @@ def _format_of(record: Mapping[str, Any]) -> Format:
 def _turns(record: Mapping[str, Any], form: Format) -> list[tuple[str, str]]:
     if form == "instruction":
         return _instruction_turns(record)
-    role_key, text_key = ("from", "value") if form == "conversations" else ("role", "content")
-    values = record.get(form)
+    # Our own records keep the answer beside the messages.
+    answer = record.get("answer")
+    turns = _message_turns(record, form, to_last_answer=not isinstance(answer, str))
+    if turns[-1][0] == "user" and isinstance(answer, str):
+        turns.append(("assistant", _text(answer, "answer")))
+    return _with_system(record, turns)
+
+
+def _message_turns(
+    record: Mapping[str, Any], key: str, *, to_last_answer: bool = False
+) -> list[tuple[str, str]]:
+    """The turns in the list of messages under ``key``, one at least. With ``to_last_answer`` what follows the last
+    message of the assistant is not read."""
+    role_key, text_key = ("from", "value") if key == "conversations" else ("role", "content")
+    values = record.get(key)
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        raise BrokenRecord(f"{form}: expected a list of objects with {role_key!r} and {text_key!r}")
+        raise BrokenRecord(f"{key}: expected a list of objects with {role_key!r} and {text_key!r}")
+    roles = [_role(value, role_key) for value in values]
+    end = len(values)
+    if to_last_answer and "assistant" in roles:
+        end -= roles[::-1].index("assistant")
     turns = []
-    for number, value in enumerate(values, start=1):
-        where = f"{form}: message {number}"
+    for number, (role, value) in enumerate(zip(roles[:end], values[:end], strict=True), start=1):
+        where = f"{key}: message {number}"
         if not isinstance(value, Mapping) or role_key not in value or text_key not in value:
             raise BrokenRecord(f"{where}: expected an object with {role_key!r} and {text_key!r}")
-        role = _ROLES.get(value[role_key]) if isinstance(value[role_key], str) else None
         if role is None:
             raise BrokenRecord(f"{where}: unknown role {value[role_key]!r}")
         turns.append((role, _text(value[text_key], where)))
-    # Our own records keep the answer beside the messages, and some data sets the system message.
-    answer = record.get("answer")
-    if turns[-1][0] == "user" and isinstance(answer, str):
-        turns.append(("assistant", _text(answer, "answer")))
-    key = next((key for key in _SYSTEM if isinstance(record.get(key), str) and record[key]), None)
-    if key is not None and turns[0][0] != "system":
-        turns.insert(0, ("system", _text(record[key], key)))
     return turns
+
+
+def _role(message: Any, key: str) -> str | None:
+    role = message.get(key) if isinstance(message, Mapping) else None
+    return _ROLES.get(role) if isinstance(role, str) else None
+
+
+def _with_system(record: Mapping[str, Any], turns: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """``turns`` behind the system message that some data sets keep beside them."""
+    key = next((key for key in _SYSTEM if isinstance(record.get(key), str) and record[key]), None)
+    if key is None or turns[0][0] == "system":
+        return turns
+    return [("system", _text(record[key], key)), *turns]
 
 
 def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -114,7 +136,20 @@ def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     if asked is None or answered is None:
         missing = "an instruction" if asked is None else "its output"
         raise BrokenRecord(f"no {missing.split()[-1]}: expected {missing}")
-    return [*_asked_turns(record, asked), ("assistant", _text(record[answered], answered))]
+    if not _holds_messages(record[asked]):
+        return [*_asked_turns(record, asked), ("assistant", _text(record[answered], answered))]
+    turns = _with_system(record, _message_turns(record, asked))
+    if not _holds_messages(record[answered]):
+        return [*turns, ("assistant", _text(record[answered], answered))]
+    answers = _message_turns(record, answered, to_last_answer=True)
+    if answers[-1][0] != "assistant":
+        raise BrokenRecord(f"{answered}: no message of the assistant")
+    return [*turns, *answers]
+
+
+def _holds_messages(value: Any) -> bool:
+    """Whether a value is a conversation, and not the parts of one text."""
+    return isinstance(value, list) and any(isinstance(each, Mapping) and "role" in each for each in value)
 
 
 def instruction_prompt(record: Mapping[str, Any]) -> list[dict[str, str]]:

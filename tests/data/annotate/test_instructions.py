@@ -20,6 +20,26 @@ def test_messages_end_with_the_last_answer() -> None:
     assert (read.answer, len(read.messages)) == ("A drink.", 3)
 
 
+@pytest.mark.parametrize(
+    "after", [{"role": "tool", "content": "42"}, {"role": "user", "content": None}, {"content": "?"}, None]
+)
+def test_what_follows_the_last_answer_is_not_read(after: Any) -> None:
+    answer = {"role": "assistant", "content": "A drink."}
+    read = to_instruction({"messages": [ASKED, answer, after]}, "x:1")
+    assert (read.messages, read.answer) == ((ASKED,), "A drink.")
+    with pytest.raises(BrokenRecord, match=r"^messages: message 2: "):
+        to_instruction({"messages": [ASKED, after, answer]}, "x:1")
+    with pytest.raises(BrokenRecord, match=r"^messages: message 2: "):
+        to_instruction({"messages": [ASKED, after], "answer": "A drink."}, "x:1")
+
+
+def test_a_last_answer_without_a_text_is_not_passed_over() -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
+    turns = [ASKED, {"role": "assistant", "content": "Leaves."}, ASKED, called]
+    with pytest.raises(BrokenRecord, match=r"^messages: message 4: expected text, got NoneType$"):
+        to_instruction({"messages": turns}, "x:1")
+
+
 def test_messages_may_hold_their_answer_beside_them() -> None:
     read = to_instruction({"messages": [ASKED], "annotated": "A drink.", "answer": "A drink."}, "x:1")
     assert (read.messages, read.answer) == ((ASKED,), "A drink.")
@@ -69,6 +89,20 @@ def test_a_developer_s_message_is_a_system_message() -> None:
 def test_an_instruction_with_its_output(record: dict[str, Any]) -> None:
     read = to_instruction(record, "x:1")
     assert (read.messages, read.answer, read.id) == ((ASKED,), "A drink.", "x:1")
+
+
+@pytest.mark.parametrize("completion", [[{"role": "assistant", "content": "A drink."}], "A drink."])
+def test_a_prompt_of_messages_with_its_completion(completion: Any) -> None:
+    """As TRL has it in data of its conversational form of prompts and completions."""
+    earlier = [ASKED, {"role": "assistant", "content": "Leaves."}]
+    read = to_instruction({"prompt": [*earlier, ASKED], "completion": completion}, "x:1")
+    assert (read.messages, read.answer) == ((*earlier, ASKED), "A drink.")
+    read = to_instruction({"prompt": [ASKED], "completion": completion, "system": "Be brief."}, "x:1")
+    assert read.messages == ({"role": "system", "content": "Be brief."}, ASKED)
+    with pytest.raises(BrokenRecord, match=r"^prompt: message 2: unknown role 'tool'$"):
+        to_instruction(
+            {"prompt": [ASKED, {"role": "tool", "content": "42"}], "completion": completion}, "x:1"
+        )
 
 
 @pytest.mark.parametrize("instruction", ["", "\n"])
@@ -139,6 +173,14 @@ def test_an_answer_that_follows_another_answer_has_no_question() -> None:
         ({"instruction": "a", "output": " \n"}, "the answer is empty"),
         ({"instruction": "a"}, "expected its output"),
         ({"instruction": 3, "output": "b"}, "instruction: expected text, got int"),
+        ({"prompt": ["a"], "completion": "b"}, "prompt: expected text, got list"),
+        ({"prompt": [ASKED], "completion": [ASKED]}, "completion: no message of the assistant"),
+        ({"prompt": [ASKED], "completion": ["b"]}, "completion: expected text, got list"),
+        (
+            {"prompt": [ASKED], "completion": [ASKED, "b"]},
+            "completion: message 2: expected an object with 'role'",
+        ),
+        ({"prompt": [ASKED], "completion": 3}, "completion: expected text, got int"),
         ({"instruction": "a", "output": [{"type": "text", "text": None}]}, "output: expected text, got list"),
         ({"instruction": "a", "output": "\ud800"}, "half of a surrogate pair"),
     ],
