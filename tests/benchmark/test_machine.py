@@ -3,8 +3,9 @@
 import pytest
 
 import pasta
-from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity
+from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.engine import kernels
+from pasta.engine.head_files import weights_fingerprint
 
 
 def test_the_instructions_of_products_are_recorded(monkeypatch):
@@ -31,3 +32,23 @@ def test_a_changed_source_is_other_code(tmp_path, monkeypatch, name):
     before = code_fingerprint()
     file.write_text("2")
     assert code_fingerprint() != before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "adapter_model.safetensors"])
+def test_weights_of_any_kind_tell_a_model_from_others(tmp_path, name):
+    (tmp_path / name).write_bytes(b"1")
+    before = model_fingerprint(tmp_path)
+    (tmp_path / name).write_bytes(b"2")
+    assert model_fingerprint(tmp_path) != before
+
+
+def test_a_model_is_known_by_the_weights_that_are_read(tmp_path):
+    """Widened models, and draft heads, are made for them."""
+    (tmp_path / "pytorch_model.bin").write_bytes(b"1")
+    older = weights_fingerprint(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"2")
+    assert weights_fingerprint(tmp_path) != older
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    both = weights_fingerprint(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    assert weights_fingerprint(tmp_path) == both

@@ -93,7 +93,7 @@ def model_fingerprint(directory: Path) -> str:
     """A digest of a model directory's weights, configuration and tokenizer."""
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
-        if file.suffix in {".json", ".safetensors", ".jinja", ".model"}:
+        if file.suffix in {".json", ".safetensors", ".bin", ".jinja", ".model"}:
             digest.update(file.name.encode())
             with file.open("rb") as stream:
                 while block := stream.read(1 << 20):

@@ -56,9 +56,10 @@ def fetch_heads(name: str) -> None:
 
 
 def weights_fingerprint(directory: Path) -> str:
-    """Tell a model's weights from others by their files' sizes and first 64 MiB."""
+    """Tell a model's weights from others by their files' sizes and first 64 MiB: of the files that transformers reads,
+    which are older ones (``pytorch_model*.bin``) only where there are no others."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(directory.glob("model*.safetensors")):
+    for path in sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("pytorch_model*.bin")):
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
             digest.update(file.read(64 * 1024 * 1024))
