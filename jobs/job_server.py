@@ -22,6 +22,9 @@ _SILENCE_S = 60.0
 #: How often to look for a lost log, at growing intervals, before giving up: about five minutes.
 _ATTEMPTS = 14
 _LONGEST_PAUSE_S = 30.0
+#: What the server answers when the head node's agent, which starts a little later, has not come within seconds, and
+#: how often to send a job before giving up: about two minutes.
+_NO_AGENT, _SUBMIT_ATTEMPTS, _AGENT_PAUSE_S = "No available agent", 8, 5.0
 #: What the server answers about an unknown job.
 _UNKNOWN = "does not exist"
 
@@ -56,16 +59,27 @@ class JobServer:
             requests.get(f"{self.address}/api/version", timeout=_CONNECT_S)
             self._client = JobSubmissionClient(self.address)
 
-    def submit(self, submission: Submission, resources: Mapping[str, Any]) -> None:
-        """Send code and command; returns when the cluster has taken the job on. ``resources`` are the driver's."""
-        with self._in_one_line():
-            self._client.submit_job(
-                entrypoint=submission.entrypoint,
-                submission_id=submission.id,
-                runtime_env=submission.runtime_env,
-                metadata=submission.metadata,
-                **resources,
-            )
+    def submit(self, submission: Submission, resources: Mapping[str, Any], say: Say) -> None:
+        """Send code and command; returns when the cluster has taken the job on. ``resources`` are the driver's.
+
+        A cluster that has just started is asked again, with a line to ``say``, until it takes jobs on.
+        """
+        for attempt in range(1, _SUBMIT_ATTEMPTS + 1):
+            try:
+                with self._in_one_line():
+                    self._client.submit_job(
+                        entrypoint=submission.entrypoint,
+                        submission_id=submission.id,
+                        runtime_env=submission.runtime_env,
+                        metadata=submission.metadata,
+                        **resources,
+                    )
+                return
+            except UserError as error:
+                if _NO_AGENT not in str(error) or attempt == _SUBMIT_ATTEMPTS:
+                    raise
+                say(f"job {submission.id}: the cluster takes no jobs on yet; trying again")
+                time.sleep(_AGENT_PAUSE_S)
 
     def info(self, job: str) -> Any:
         """Ray's JobDetails of a submitted job."""

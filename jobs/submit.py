@@ -132,7 +132,7 @@ def submit(options: argparse.Namespace, rest: Sequence[str], environ: Mapping[st
     server = JobServer(options.address, environ)
     print_note(f"job {submission.id}: sending to {server.address}")
     try:
-        server.submit(submission, needed)
+        server.submit(submission, needed, print_note)
     except KeyboardInterrupt:
         print_note(
             f"interrupted while sending; if it came through, {again(server, STOP, submission.id)} ends it"

@@ -5,6 +5,9 @@ import importlib
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -22,10 +25,14 @@ class Breaking:
         self.statuses = ["PENDING", "PENDING", "RUNNING"]
         self.connections = 0
         self.ended = False
+        #: How often a job is refused before the cluster has started.
+        self.refusals = 0
+        self.sent = 0
 
     def application(self) -> web.Application:
         application = web.Application()
         application.router.add_get("/api/version", self.version)
+        application.router.add_post("/api/jobs/", self.submit)
         application.router.add_get("/api/jobs/job", self.details)
         application.router.add_get("/api/jobs/job/logs/tail", self.tail)
         application.router.add_get("/api/jobs/{other}", self.unknown)
@@ -33,6 +40,12 @@ class Breaking:
 
     async def version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "4", "ray_version": "2.60.0", "ray_commit": ""})
+
+    async def submit(self, request: web.Request) -> web.Response:
+        self.sent += 1
+        if self.sent > self.refusals:
+            return web.json_response({"job_id": "job", "submission_id": "job"})
+        return web.Response(status=500, text="No available agent to submit job, please try again later.")
 
     async def unknown(self, request: web.Request) -> web.Response:
         return web.Response(status=404, text=f"Job {request.match_info['other']} does not exist")
@@ -70,7 +83,8 @@ class Breaking:
 
 @pytest.fixture
 def breaking(monkeypatch) -> Iterator[tuple[JobServer, Breaking]]:
-    monkeypatch.setattr(job_server, "_LONGEST_PAUSE_S", 0.01)
+    for pause in ("_LONGEST_PAUSE_S", "_AGENT_PAUSE_S"):
+        monkeypatch.setattr(job_server, pause, 0.01)
     server, loop = Breaking(), asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -99,6 +113,19 @@ def test_the_log_goes_on_where_it_broke_off_and_the_exit_code_is_the_job_s(break
     assert said[0] == "job job: waiting for resources (CPUs)"
     assert len(said) == 2
     assert said[1].endswith("trying again")
+
+
+@pytest.mark.parametrize(("refusals", "sent"), [(0, 1), (2, 3), (99, job_server._SUBMIT_ATTEMPTS)])
+def test_a_cluster_that_has_just_started_is_asked_again(breaking, refusals, sent):
+    server, other = breaking
+    other.refusals = refusals
+    said: list[str] = []
+    submission: Any = SimpleNamespace(id="job", entrypoint="x", runtime_env={}, metadata={})
+    refused = pytest.raises(UserError, match="No available agent to submit job, please try again later")
+    with refused if refusals >= sent else nullcontext():
+        server.submit(submission, {}, said.append)
+    assert other.sent == sent
+    assert said == ["job job: the cluster takes no jobs on yet; trying again"] * (sent - 1)
 
 
 def test_a_job_that_nobody_knows_is_told_at_once(breaking):
