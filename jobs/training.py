@@ -160,7 +160,10 @@ def _worker(settings: dict[str, Any]) -> None:
     checkpoint = ray.train.get_checkpoint()
 
     def report(metrics: dict[str, float], directory: Path | None) -> None:
-        reported = ray.train.Checkpoint.from_directory(directory) if directory is not None else None
+        reported = None
+        if directory is not None:
+            stage.replace()
+            reported = ray.train.Checkpoint.from_directory(directory)
         ray.train.report(metrics, checkpoint=reported)
 
     def context(resume_from: Path | None) -> RunContext:

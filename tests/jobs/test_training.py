@@ -20,6 +20,7 @@ from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
+from pasta.training.heads import HeadsStage
 from pasta.training.sft import train
 from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
@@ -140,8 +141,7 @@ def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp
     config.output_dir.mkdir()
     write_manifest(config.output_dir, sft.stage(config).to_manifest({}, "v1"))
     assert sft.stage(config).is_done
-    sft.stage(config, restart=True).start(tmp_path)
-    assert not sft.stage(config).is_done
+    stops_being_done_at_the_first_checkpoint(config, tmp_path)
 
 
 def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path) -> None:
@@ -151,7 +151,19 @@ def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path
     config = parse_config(values, SftConfig, "tiny.yaml")
     write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
     assert sft.stage(config).is_done
-    sft.stage(config, restart=True).start(tmp_path)
+    stops_being_done_at_the_first_checkpoint(config, tmp_path)
+
+
+def stops_being_done_at_the_first_checkpoint(config: SftConfig, directory: Path) -> None:
+    """The model before passes for the run's until this one has something to go on from; a worker says when."""
+    stage = sft.stage(config, restart=True)
+    assert stage.restarts
+    stage.start(directory)
+    assert stage.restarts
+    assert sft.stage(config).is_done
+    on_a_worker = pickle.loads(pickle.dumps(stage))
+    on_a_worker.replace()
+    assert not stage.restarts
     assert not sft.stage(config).is_done
 
 
@@ -170,6 +182,15 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
 ) -> None:
     """A teacher answers differently the second time, and its stage has the identity that it had."""
     monkeypatch.setattr(training, "_fit", lambda *_: None)
+    # The new model is not replaced by a checkpoint that follows it.
+    again = sft.stage(config, restart=True)
+    if isinstance(again, HeadsStage):
+        write_json(config.output_dir / SETTINGS, {"identity": again.identity, "new": True})
+    else:
+        write_manifest(config.output_dir, again.to_manifest({}, "v2"))
+    stage.replace()
+    assert sft.stage(config).is_done
+    assert not stage.restarts
     values = sft_dict(tmp_path)
     shard = annotated_by_a_stage(values, tmp_path / "annotated")
     config = parse_config(values, SftConfig, "tiny.yaml")

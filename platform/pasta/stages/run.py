@@ -52,8 +52,8 @@ class StageRun:
 class OnDisk(Protocol):
     """A stage that may have been done before, and may be told to forget that: ``restarts`` until it has done so."""
 
-    restarts: bool
-
+    @property
+    def restarts(self) -> bool: ...
     @property
     def is_done(self) -> bool: ...
 

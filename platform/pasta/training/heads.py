@@ -35,20 +35,22 @@ class HeadsStage(TrainingStage):
 
     def __init__(self, config: SftConfig, inputs: dict[str, str | Path], *, restart: bool = False) -> None:
         super().__init__("sft", config, inputs, restart=restart)
-        self._settings = config.output_dir / SETTINGS
-        self.is_done = not restart and self._are_there()
 
-    def _are_there(self) -> bool:
+    @property
+    def _settings(self) -> Path:
+        return self.output_dir / SETTINGS
+
+    def _found(self) -> Any:
         if not self._settings.is_file():
-            return False
+            return None
         settings = read_json(self._settings)
-        return self.is_known_as(
+        is_ours = self.is_known_as(
             settings.get("identity"), settings.get("config", {}), settings.get("answers", "")
         )
+        return settings if is_ours else None
 
     def _forget_output(self) -> None:
-        if self._are_there():
-            write_json(self._settings, {**read_json(self._settings), "identity": None})
+        write_json(self._settings, {**read_json(self._settings), "identity": None})
 
 
 def model_files(config: SftConfig) -> dict[str, str | Path]:

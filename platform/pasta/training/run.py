@@ -64,9 +64,9 @@ class RunContext:
 class TrainingStage(Stage):
     """A training run on disk. Unfinished work lies in ``run_dir``; the finished model takes ``output_dir``'s place.
 
-    ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. With ``restart``, ``start`` deletes both.
-    Raises UserError, naming the input, for one that is not there or that this run would write in, and for a URL that
-    cannot be opened.
+    ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. With ``restart``, ``start`` deletes both,
+    and ``replace`` keeps the model that is there from passing for this run's. Raises UserError, naming the input, for
+    one that is not there or that this run would write in, and for a URL that cannot be opened.
     """
 
     def __init__(
@@ -87,10 +87,16 @@ class TrainingStage(Stage):
         check_apart(self.run_dir, self.output_dir, "run_dir")
         self.check_outside(self.output_dir, "output_dir")
         self.check_outside(self.run_dir, "run_dir")
-        #: Whether ``start`` will delete unfinished work.
-        self.restarts = restart
-        manifest = None if restart else read_manifest(self.output_dir)
-        self.is_done = manifest is not None and self.made(manifest)
+        self._begins_anew = restart
+        found = self._found()
+        self.is_done = not restart and found is not None
+        #: What describes the earlier model that this run makes anew, if there is one.
+        self._replaced = found if restart else None
+
+    @property
+    def restarts(self) -> bool:
+        """Whether ``start`` or ``replace`` will still delete what this run has left; in any process."""
+        return self._begins_anew or (self._replaced is not None and self._found() == self._replaced)
 
     def made(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` describes this run's model."""
@@ -117,19 +123,18 @@ class TrainingStage(Stage):
     @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
-        return not self.restarts and self.run_dir.is_dir()
+        return not self._begins_anew and self.run_dir.is_dir()
 
     def start(self, data_dir: Path) -> None:
         """Forget unfinished work if this run begins anew; else see to it that ``data_dir`` holds what it began with.
 
         Raises UserError if it does not: a stage of data that was made again has the identity that it had.
         """
-        if self.restarts:
+        if self._begins_anew:
             shutil.rmtree(self.run_dir, ignore_errors=True)
             if self.checkpoints is not None:
                 remove(self.checkpoints)
-            self._forget_output()
-            self.restarts = False
+            self._begins_anew = False
         if _DATA not in self.inputs:  # the atlas, or prompts: they follow from the configuration
             return
         began = self.run_dir / _BEGAN
@@ -141,11 +146,20 @@ class TrainingStage(Stage):
                 "the same data, or --restart to train on these from the start"
             )
 
-    def _forget_output(self) -> None:
-        """Keep an earlier run's model from passing for this one's if this one is cut."""
+    def replace(self) -> None:
+        """Keep the model that this run makes anew, if it is still there, from passing for this run's: call it once
+        there is a checkpoint to go on from. The model's files stay until the new one takes their place."""
+        if self._replaced is not None and self._found() == self._replaced:
+            self._forget_output()
+        self._replaced = None
+
+    def _found(self) -> Any:
+        """What describes this run's model in ``output_dir``; None if there is none."""
         manifest = read_manifest(self.output_dir)
-        if manifest is not None and self.made(manifest):
-            (self.output_dir / MANIFEST).unlink()
+        return manifest if manifest is not None and self.made(manifest) else None
+
+    def _forget_output(self) -> None:
+        (self.output_dir / MANIFEST).unlink()
 
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
