@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from pasta.entrypoint import EXIT_INTERRUPTED, CommandParser
 from pasta.errors import UserError
 from pasta.files import check_beside
+from pasta.signals import Terminated, ended_by_sigterm
 
 T = TypeVar("T")
 
@@ -101,17 +102,21 @@ def quiet_transformers() -> None:
 def run_benchmark(run: Callable[[], Tables], out: Path, *, fresh: bool) -> int:
     """Run a benchmark that writes to ``out``, and print its tables; returns the exit code.
 
-    After Ctrl-C it says where the same command resumes; a ``fresh`` one would measure all again.
+    After Ctrl-C, or SIGTERM, it says where the same command resumes; a ``fresh`` one would measure all again. After
+    SIGTERM it then raises Terminated.
     """
     try:
-        report = run()
-    except KeyboardInterrupt:
+        with ended_by_sigterm():
+            report = run()
+    except (KeyboardInterrupt, Terminated) as end:
         without = " without --fresh" if fresh else ""
         older = ", for parts that had not begun from older ones, if there are any" if fresh else ""
         print(
             f"interrupted: the same command{without} goes on from the records in {out.parent}/{older}",
             file=sys.stderr,
         )
+        if isinstance(end, Terminated):
+            raise
         return EXIT_INTERRUPTED
     print(report.markdown())
     print(f"\nwritten to {out}, records beside it")

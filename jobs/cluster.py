@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
-from pasta.signals import handling, kept_interrupt
+from pasta.signals import ended_by_sigterm, kept_interrupt
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray
 
@@ -32,7 +31,7 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
     cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
-    no dashboard, which is thirteen processes. SIGTERM ends the block with SystemExit(143). Raises UserError as
+    no dashboard, which is thirteen processes. SIGTERM ends the block with Terminated. Raises UserError as
     ``check_address`` does.
     """
     check_address(address)
@@ -46,7 +45,8 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
 
-    with kept_interrupt() as check:
+    # Around Ray's start, so that no handler of Ray's is left when the block has ended.
+    with kept_interrupt() as check, ended_by_sigterm():
         if ray.is_initialized():
             yield check
             return
@@ -69,28 +69,10 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                     raise
                 raise UserError(f"{key}: {address}: {first_line(error)}") from None
             # Ray's own handlers print a trace of machine code and exit with 15, or abort (134), as if it had crashed.
-            with _ended_by_sigterm():
+            with ended_by_sigterm():
                 yield check
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Raise SystemExit(143) for a SIGTERM within the block, and at its end: a wait for Ray makes another exit of it."""
-    ended = False
-
-    def end(number: int, _: object) -> None:
-        nonlocal ended
-        ended = True
-        raise SystemExit(128 + number)
-
-    with handling(signal.SIGTERM, end):
-        try:
-            yield
-        finally:
-            if ended:
-                raise SystemExit(128 + signal.SIGTERM)
 
 
 def check_address(address: str | None) -> None:

@@ -28,6 +28,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import check_directory
 from pasta.rows import Messages, placed, read_json
+from pasta.signals import Terminated, ended_by_sigterm
 from pasta.stages.lock import sole_writer
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
 from pasta.stages.records import write_json
@@ -232,8 +233,8 @@ def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None
 def run(
     config: PipelineConfig, steps: list[Instance], *, restart: str | None = None, address: str | None = None
 ) -> int:
-    """Run what is not done. After Ctrl-C, at any moment, tell the user where the pipeline was cut and how it goes on.
-    Raises UserError if another pipeline runs in ``config.output_dir``."""
+    """Run what is not done. After Ctrl-C, or SIGTERM, at any moment, tell the user where the pipeline was cut and how
+    it goes on. Raises UserError if another pipeline runs in ``config.output_dir``."""
     outputs: dict[str, Path] = {}
     made: set[str] = set()
     position = Position(f"before {steps[0].name}")
@@ -273,10 +274,12 @@ def run(
 
 @contextmanager
 def _cut_at(name: str, position: Position) -> Iterator[None]:
-    """Tell the user after Ctrl-C where the pipeline is by then; the KeyboardInterrupt passes through."""
+    """Tell the user after Ctrl-C, or SIGTERM, where the pipeline is by then; the KeyboardInterrupt, or Terminated,
+    passes through."""
     try:
-        yield
-    except KeyboardInterrupt:
+        with ended_by_sigterm():
+            yield
+    except (KeyboardInterrupt, Terminated):
         print(f"{name}: cut {position.place}; {position.command} goes on there", file=sys.stderr)
         raise
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pasta.signals import deferred_interrupt, handling, kept_interrupt
-from tests.support.interrupts import press_and_swallow, press_ctrl_c
+from jobs.arguments import run_benchmark
+from pasta.signals import Terminated, deferred_interrupt, ended_by_sigterm, handling, kept_interrupt
+from tests.support.interrupts import press_and_swallow, press_ctrl_c, send_sigterm
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +113,26 @@ def test_an_error_without_an_interrupt_stays_what_it_is():
     with pytest.raises(RuntimeError, match="broken"):
         work_at_one_go(RuntimeError("broken"), press=lambda: None)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_ends_a_block_though_other_code_has_made_another_exit_of_it():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def wait() -> None:
+        try:
+            send_sigterm()
+        except SystemExit:
+            sys.exit(1)
+
+    with pytest.raises(Terminated) as ended, ended_by_sigterm():
+        wait()
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_benchmark_that_sigterm_ends_says_where_the_same_command_goes_on(tmp_path, capsys):
+    with pytest.raises(Terminated):
+        run_benchmark(send_sigterm, tmp_path / "speed.json", fresh=False)
+    assert (
+        capsys.readouterr().err == f"interrupted: the same command goes on from the records in {tmp_path}/\n"
+    )

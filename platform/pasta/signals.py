@@ -1,4 +1,4 @@
-"""Keeps Ctrl-C from getting lost in code of other libraries."""
+"""Keeps Ctrl-C from getting lost in code of other libraries, and makes an exception of SIGTERM too."""
 
 import contextlib
 import signal
@@ -18,6 +18,32 @@ def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, previous)
+
+
+class Terminated(SystemExit):
+    """SIGTERM. The exit code is the one that a shell tells of a process that the signal has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Raise Terminated for a SIGTERM within the block, and at its end: code of others may make another exit of it, as
+    Ray does where it waits."""
+    ended = False
+
+    def end(number: int, frame: Any) -> None:
+        nonlocal ended
+        ended = True
+        raise Terminated
+
+    with handling(signal.SIGTERM, end):
+        try:
+            yield
+        finally:
+            if ended:
+                raise Terminated
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from jobs import annotate, pipeline
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.stages.stage import StageOutput
-from tests.support.interrupts import interrupt, interrupting_at
+from tests.support.interrupts import interrupt, interrupting_at, send_sigterm
 from tests.support.paths import ROOT
 
 ANSWER = '{"messages": [{"role": "user", "content": "a"}], "answer": "b c d.", "annotated": "b c d."}\n'
@@ -147,6 +147,18 @@ def test_ctrl_c_at_any_line_says_in_what_stage_the_same_command_goes_on(
     assert ended.value.code == 130
     assert capsys.readouterr().err == f"tiny: cut {place}; the same command goes on there\ninterrupted\n"
     assert pipeline.run(*read(path)[:2]) == 0
+
+
+def test_sigterm_between_two_stages_says_in_what_stage_the_same_command_goes_on(
+    tmp_path, capsys, monkeypatch, ran
+):
+    path = recipe(tmp_path, b=section("@a"))
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path)])
+    monkeypatch.setattr(pipeline, "print", interrupting_at("a: done", send_sigterm), raising=False)
+    with pytest.raises(SystemExit) as ended:
+        run_main(pipeline.main)
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "tiny: cut after a; the same command goes on there\n"
 
 
 @pytest.mark.parametrize(("stage", "place"), [("a", "before a"), ("b", "after a")])

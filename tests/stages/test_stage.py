@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
+from pasta.signals import Terminated
 from pasta.stages.lock import sole_writer
 from pasta.stages.run import check_apart, nothing_to_do, stage_run
 from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest, write_manifest
 from pasta.tracking import Tracker, TrackingSection
-from tests.support.interrupts import interrupt
+from tests.support.interrupts import interrupt, send_sigterm
 
 
 @dataclass(frozen=True)
@@ -190,23 +191,26 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
         pass
 
 
+@pytest.mark.parametrize(("end", "ended"), [(interrupt, KeyboardInterrupt), (send_sigterm, Terminated)])
 @pytest.mark.parametrize("moment", ["the tracker starts", "the work is done", "the tracker ends"])
-def test_ctrl_c_at_any_moment_of_a_stage_says_once_where_it_goes_on(tmp_path, capsys, monkeypatch, moment):
+def test_ctrl_c_and_sigterm_at_any_moment_of_a_stage_say_once_where_it_goes_on(
+    tmp_path, capsys, monkeypatch, moment, end, ended
+):
     tracker = Tracker()
     monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: tracker)
     if moment == "the tracker starts":
-        monkeypatch.setattr("pasta.stages.run.start_tracker", interrupt)
+        monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: end())
     if moment == "the tracker ends":
-        monkeypatch.setattr(tracker, "finish", interrupt)
+        monkeypatch.setattr(tracker, "finish", end)
     config = JobConfig(tmp_path / "out", tmp_path / "runs")
     output = StageOutput(config.output_dir, "sample", Config(), {})
 
     def run() -> None:
         with stage_run(config, output, resumes="after the last shard"):
             if moment == "the work is done":
-                interrupt()
+                end()
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(ended):
         run()
     assert capsys.readouterr().err == "tiny: the same command goes on after the last shard\n"
 

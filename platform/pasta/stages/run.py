@@ -12,6 +12,7 @@ from pasta.config import to_dict
 from pasta.errors import UserError
 from pasta.files import check_directory
 from pasta.rows import short_repr
+from pasta.signals import Terminated, ended_by_sigterm
 from pasta.stages.lock import sole_writer
 from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, forget_run, start_tracker
@@ -66,9 +67,9 @@ def stage_run(
 ) -> Iterator[StageRun]:
     """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
 
-    After Ctrl-C the user is told where the same command ``resumes``, without ``option`` where that has made it restart.
-    An earlier output stays until the block replaces it (``StageOutput.replace``) or finishes. Raises UserError for a
-    ``run_dir`` that cannot be made, if it is needed.
+    After Ctrl-C, or SIGTERM, the user is told where the same command ``resumes``, without ``option`` where that has
+    made it restart. An earlier output stays until the block replaces it (``StageOutput.replace``) or finishes. Raises
+    UserError for a ``run_dir`` that cannot be made, if it is needed.
     """
     run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     if config.tracking.mode != "disabled":
@@ -105,15 +106,17 @@ def check_run_dir(config: StageConfig) -> None:
 
 @contextmanager
 def resumable(name: str, where: str, stage: OnDisk, option: str = "--restart") -> Iterator[None]:
-    """Tell the user after Ctrl-C that the same command goes on ``where``; the KeyboardInterrupt passes through.
+    """Tell the user after Ctrl-C, or SIGTERM, that the same command goes on ``where``; the KeyboardInterrupt, or
+    Terminated, passes through.
 
     If ``stage`` has forgotten what was done before, as ``option`` asked, it would forget it again: then the command
     goes on without that option.
     """
     restarts = stage.restarts
     try:
-        yield
-    except KeyboardInterrupt:
+        with ended_by_sigterm():
+            yield
+    except (KeyboardInterrupt, Terminated):
         without = f" without {option}" if restarts and not stage.restarts else ""
         print(f"{name}: the same command{without} goes on {where}", file=sys.stderr)
         raise
