@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
+from pasta.errors import CutShort, first_line
 from pasta.stages.lock import sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
@@ -46,9 +47,9 @@ def fit(
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
-    Raises a worker's UserError at once, and what else the workers raise once they have failed more often than
-    ``max_failures``. A KeyboardInterrupt passes through; the job, which has prepared the data too, tells the user how
-    to go on (``resumable``).
+    Raises a worker's UserError at once, CutShort if Ray Train's controller dies, and what else the workers raise once
+    they have failed more often than ``max_failures``. A KeyboardInterrupt passes through; the job, which has prepared
+    the data too, tells the user how to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
@@ -64,6 +65,7 @@ def _fit(
     workers = config.workers
     with ray_cluster(address, workers.num_workers, workers.threads):
         # Ray is imported after its environment is set.
+        from ray.exceptions import RayActorError
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -109,6 +111,8 @@ def _fit(
             if (mistake := mistake_in(error)) is None:
                 raise
             raise mistake from None
+        except RayActorError as error:  # those of workers are Ray Train's own affair
+            raise CutShort(f"Ray Train's controller died ({first_line(error)})") from None
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:

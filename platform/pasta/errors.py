@@ -13,6 +13,10 @@ class UserError(ValueError):
     """
 
 
+class CutShort(UserError):
+    """Something outside has ended the work, such as the death of a process; the same command goes on with it."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, and those that it announces by a colon; cut if it is long. The error's type
     if it has no message."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from jobs import preference, sft, training
 from pasta.config import parse_config, to_dict
@@ -19,8 +20,8 @@ from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
-from pasta.training.run import RunContext
 from pasta.training.heads import HeadsStage
+from pasta.training.run import RunContext
 from pasta.training.sft import train
 from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
@@ -78,6 +79,33 @@ def test_the_controller_that_unpickles_the_settings_imports_nothing_that_trainin
     )
     assert done.stdout == b"set()\n"
     assert pickle.loads(handed["job"])[0] is train
+
+
+def test_the_death_of_ray_train_s_controller_is_one_line_that_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Trainer:
+        def __init__(self, *_: Any, **options: Any) -> None: ...
+
+        def _create_default_callbacks(self) -> list[Any]:
+            return []
+
+        def _initialize_and_run_controller(self) -> None: ...
+
+        def fit(self) -> None:
+            raise ActorDiedError
+
+    monkeypatch.setattr("pasta.training.sft.prepare", lambda *_, **__: Prepared())
+    monkeypatch.setattr(training, "ray_cluster", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    for restart, without in ((False, ""), (True, " without --restart")):
+        with pytest.raises(UserError) as error:
+            sft.run(sft_config(tmp_path), restart=restart)
+        assert str(error.value) == (
+            "Ray Train's controller died (The actor died unexpectedly before finishing this task.); the same "
+            f"command{without} goes on from the last checkpoint"
+        )
+    assert "goes on" not in capsys.readouterr().err
 
 
 def test_two_runs_do_not_train_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,16 +172,6 @@ def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp
     stops_being_done_at_the_first_checkpoint(config, tmp_path)
 
 
-def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "start")
-    values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
-    values["model"] = {"init_from": str(model)}
-    config = parse_config(values, SftConfig, "tiny.yaml")
-    write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
-    assert sft.stage(config).is_done
-    stops_being_done_at_the_first_checkpoint(config, tmp_path)
-
-
 def stops_being_done_at_the_first_checkpoint(config: SftConfig, directory: Path) -> None:
     """The model before passes for the run's until this one has something to go on from; a worker says when."""
     stage = sft.stage(config, restart=True)
@@ -165,6 +183,25 @@ def stops_being_done_at_the_first_checkpoint(config: SftConfig, directory: Path)
     on_a_worker.replace()
     assert not stage.restarts
     assert not sft.stage(config).is_done
+    # The new model is not replaced by a checkpoint that follows it.
+    again = sft.stage(config, restart=True)
+    if isinstance(again, HeadsStage):
+        write_json(config.output_dir / SETTINGS, {"identity": again.identity, "new": True})
+    else:
+        write_manifest(config.output_dir, again.to_manifest({}, "v2"))
+    stage.replace()
+    assert sft.stage(config).is_done
+    assert not stage.restarts
+
+
+def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "start")
+    values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
+    values["model"] = {"init_from": str(model)}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
+    assert sft.stage(config).is_done
+    stops_being_done_at_the_first_checkpoint(config, tmp_path)
 
 
 def annotated_by_a_stage(values: dict[str, Any], directory: Path) -> Path:
@@ -182,15 +219,6 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
 ) -> None:
     """A teacher answers differently the second time, and its stage has the identity that it had."""
     monkeypatch.setattr(training, "_fit", lambda *_: None)
-    # The new model is not replaced by a checkpoint that follows it.
-    again = sft.stage(config, restart=True)
-    if isinstance(again, HeadsStage):
-        write_json(config.output_dir / SETTINGS, {"identity": again.identity, "new": True})
-    else:
-        write_manifest(config.output_dir, again.to_manifest({}, "v2"))
-    stage.replace()
-    assert sft.stage(config).is_done
-    assert not stage.restarts
     values = sft_dict(tmp_path)
     shard = annotated_by_a_stage(values, tmp_path / "annotated")
     config = parse_config(values, SftConfig, "tiny.yaml")

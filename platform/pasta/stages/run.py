@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pasta.config import to_dict
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.files import check_directory
 from pasta.rows import short_repr
 from pasta.signals import Terminated, ended_by_sigterm
@@ -109,16 +109,19 @@ def resumable(name: str, where: str, stage: OnDisk, option: str = "--restart") -
     """Tell the user after Ctrl-C, or SIGTERM, that the same command goes on ``where``; the KeyboardInterrupt, or
     Terminated, passes through.
 
-    If ``stage`` has forgotten what was done before, as ``option`` asked, it would forget it again: then the command
-    goes on without that option.
+    A CutShort says it too. If ``stage`` has forgotten what was done before, as ``option`` asked, it would forget it
+    again: then the command goes on without that option.
     """
     restarts = stage.restarts
     try:
         with ended_by_sigterm():
             yield
-    except (KeyboardInterrupt, Terminated):
+    except (KeyboardInterrupt, Terminated, CutShort) as end:
         without = f" without {option}" if restarts and not stage.restarts else ""
-        print(f"{name}: the same command{without} goes on {where}", file=sys.stderr)
+        goes_on = f"the same command{without} goes on {where}"
+        if isinstance(end, CutShort):
+            raise UserError(f"{end}; {goes_on}") from None
+        print(f"{name}: {goes_on}", file=sys.stderr)
         raise
 
 
