@@ -51,7 +51,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
             "torchao",
         },
     ),
-    "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),
+    "stages": ({"stages", "errors", "config", "files", "rows", "signals", "tracking", "bounds"}, set()),
     "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),
