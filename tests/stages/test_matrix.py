@@ -126,7 +126,7 @@ def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():
     expected["sot-routed"] = (
         "sft",
         f"{configs}/sft/atlas-sot.yaml",
-        {"data.source": "@annotate-sot-routed"},
+        {"data.source": "@annotate-sot-routed", "optimisation.max_steps": 5850},
     )
     sample, score, prefer = (f"{configs}/{name}/atlas.yaml" for name in ("sample", "score", "preference"))
     expected["sample-1"] = ("sample", sample, {"prompts.count": 512, "prompts.seed": 11})
