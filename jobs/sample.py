@@ -70,19 +70,23 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         shards = split_into_shards(prompts, config.shard_prompts)
-        figures = _sample(config, shards, job, address)
+        machines = Machines(job.work_dir, read_machines(job.work_dir))
+        figures = _sample(config, shards, job, machines, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
         job.tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
-        formats = Machines(job.work_dir, read_machines(job.work_dir)).formats()
-        job.finish("samples", {**figures, "formats": formats}, code_version())
+        job.finish("samples", {**figures, "formats": machines.formats()}, code_version())
     return 0
 
 
 def _sample(
-    config: SampleConfig, shards: Mapping[int, Sequence[Prompt]], job: StageRun, address: str | None
+    config: SampleConfig,
+    shards: Mapping[int, Sequence[Prompt]],
+    job: StageRun,
+    machines: Machines,
+    address: str | None,
 ) -> dict[str, float]:
     """Do the shards that are not there yet; returns the rate at which tokens were decoded, if any were. The first one
-    replaces earlier samples."""
+    replaces earlier samples. The machines that they are sampled on are added to ``machines``."""
     done = done_shards(job.work_dir, PREFIX)
     left = {number: shard for number, shard in shards.items() if number not in done}
     total = sum(map(len, shards.values()))
@@ -90,7 +94,6 @@ def _sample(
     earlier = (shard_path(job.work_dir, PREFIX, number) for number in shards.keys() - left.keys())
     found_tokens = sum(map(num_tokens, iter_records(earlier)))
     progress = Progress(config.name, total, "prompts", found, tracker=job.tracker, job="sample")
-    machines = Machines(job.work_dir, read_machines(job.work_dir))
     rate: dict[str, float] = {}
     tokens = 0
 

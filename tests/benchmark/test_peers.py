@@ -91,26 +91,6 @@ def no_llama(monkeypatch):
         monkeypatch.setattr(module, "why_missing", lambda packages: f"it is missing: {INSTALL}")
 
 
-def test_each_help_is_compared_with_none_on_the_same_model():
-    seconds = {"ours int8, twin": 2.0, "ours int8, twin, all help": 1.0, "ours int8, twin, drafts": 1.25}
-    seconds |= {
-        "ours int8, PASTA": 1.0,
-        "ours int8, PASTA, all help": 0.5,
-        "ours int8, PASTA, jump-forward": 0.8,
-    }
-    counts = dict.fromkeys(seconds, 100)
-    record = {
-        "key": "0",
-        "independent": True,
-        "cut": False,
-        "seconds": seconds,
-        "tokens": counts,
-        "steps": counts,
-    }
-    found = {metric.key.rpartition(".")[2]: metric.value for metric in answers_report("wide", [record])[0]}
-    assert (found["twin_drafts"], found["pasta_jump-forward"]) == pytest.approx((1.6, 1.25))
-
-
 @pytest.mark.slow
 def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_llama):
     code, written = run(place, tmp_path, "--documents", str(place / "documents.jsonl"))
@@ -647,6 +627,13 @@ def test_replay_counts_the_plain_answers_tokens_on_all_sides():
     assert "| ours int8, threads | 101.0" in next(iter(tables.values()))
 
 
+def answered(number, seconds, *, independent=True, cut=False):
+    """The record of a prompt: every answer has 100 tokens, in 100 steps."""
+    counts = dict.fromkeys(seconds, 100)
+    record = {"key": str(number), "independent": independent, "cut": cut}
+    return record | {"seconds": seconds, "tokens": counts, "steps": counts}
+
+
 def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_bits():
     seconds = {
         "ours int8, twin": 2.0,
@@ -658,18 +645,7 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
         "llama.cpp bf16, drafts": 0.25,
         "llama.cpp q8_0, drafts": 1.5,
     }
-    counts = dict.fromkeys(seconds, 100)
-    records = [
-        {
-            "key": str(n),
-            "independent": n != 1,
-            "cut": False,
-            "seconds": seconds,
-            "tokens": counts,
-            "steps": counts,
-        }
-        for n in range(3)
-    ]
+    records = [answered(n, seconds, independent=n != 1) for n in range(3)]
     metrics, tables = answers_report("wide", records)
     found = {metric.key.removeprefix("peers.answers.wide.int8."): metric.value for metric in metrics}
     assert found == pytest.approx(
@@ -689,19 +665,20 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
     assert "| ours int8, PASTA, all help | 0.500" in next(iter(tables.values()))
 
 
+def test_each_help_is_compared_with_none_on_the_same_model():
+    seconds = {"ours int8, twin": 2.0, "ours int8, twin, all help": 1.0, "ours int8, twin, drafts": 1.25}
+    seconds |= {"ours int8, PASTA": 1.0, "ours int8, PASTA, all help": 0.5}
+    seconds |= {"ours int8, PASTA, jump-forward": 0.8}
+    metrics, _ = answers_report("wide", [answered(0, seconds)])
+    found = {metric.key.rpartition(".")[2]: metric.value for metric in metrics}
+    assert (found["twin_drafts"], found["pasta_jump-forward"]) == pytest.approx((1.6, 1.25))
+
+
 def test_an_answer_that_a_limit_cut_is_not_compared():
     seconds = {"ours int8, twin": 2.0, "ours int8, PASTA": 1.0, "ours int8, PASTA, all help": 0.5}
     seconds |= {"ours int8, twin, all help": 1.0}
-    counts = dict.fromkeys(seconds, 100)
-    whole = {
-        "key": "0",
-        "independent": True,
-        "cut": False,
-        "seconds": seconds,
-        "tokens": counts,
-        "steps": counts,
-    }
-    cut = {**whole, "key": "1", "cut": True, "seconds": {**seconds, "ours int8, PASTA, all help": 5.0}}
+    whole = answered(0, seconds)
+    cut = answered(1, seconds | {"ours int8, PASTA, all help": 5.0}, cut=True)
     found = {
         metric.key.rpartition(".")[2]: metric.value for metric in answers_report("wide", [whole, cut])[0]
     }

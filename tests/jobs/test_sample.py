@@ -22,6 +22,7 @@ from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import read_prompts
+from pasta.stages.machines import Machines
 from pasta.stages.shards import iter_records, split_into_shards
 from pasta.stages.stage import read_manifest
 from pasta.tracking import Tracker
@@ -156,8 +157,9 @@ def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_
     work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps(), output=output)
     work.work_dir.mkdir()
     shards = split_into_shards(read_prompts(config.prompts), config.shard_prompts)
-    sample._sample(config, dict(list(shards.items())[:3]), work, None)
-    sample._sample(config, shards, work, None)
+    machines = Machines(work.work_dir)
+    sample._sample(config, dict(list(shards.items())[:3]), work, machines, None)
+    sample._sample(config, shards, work, machines, None)
     totals = [figures["sample/tokens"] for figures in tracked]
     assert totals == [15.0 * count for count in range(1, len(shards) + 1)]
 

@@ -46,8 +46,11 @@ def pretrained_config(source: str | Path) -> Any:
     Raises what transformers raises, which is anything."""
     from transformers import AutoConfig, PretrainedConfig
 
-    _check_scaling(PretrainedConfig.get_config_dict(source)[0])
-    return text_part(AutoConfig.from_pretrained(source))
+    try:
+        return text_part(AutoConfig.from_pretrained(source))
+    except Exception:
+        _check_scaling(PretrainedConfig.get_config_dict(source)[0])
+        raise
 
 
 def check_architecture(config: Any, where: str) -> None:

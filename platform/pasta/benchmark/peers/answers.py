@@ -128,8 +128,8 @@ def answers_report(shape: str, records: Sequence[Record]) -> Found:
             ("plain_independent", helped, twin, independent, 3.6),
             ("same_independent", helped, f"{twin}{_HELPED}", independent, 2.2),
         ]
-        for key, base, ways in (("twin", twin, SEQUENTIAL_WAYS), ("pasta", pasta, WAYS)):
-            for way in ways:
+        for key, base in (("twin", twin), ("pasta", pasta)):
+            for way in WAYS:
                 alone = _name(base, way)
                 if way not in (NO_HELP, ALL_HELP) and alone in rates:
                     ratios.append((f"{key}_{way}", alone, base, whole, None))

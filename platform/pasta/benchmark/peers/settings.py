@@ -26,11 +26,11 @@ class PeerSettings:
     Each decoder gets up to ``threads`` threads. ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by
     each in turn. Prompts of ``prefills`` tokens are prefilled. ``lanes``, ``requests`` and ``contexts`` are the points
     at which single steps are timed. ``answer_prompts`` held-out prompts are answered by the shipped models, widened or
-    not, with ``answer_tokens`` at most, by the engine without helps, with all, and with ``each_help`` alone; llama.cpp
-    also drafts, each of its drafts being right with probability ``draft_acceptance`` if those before it are, and does
-    not if this is 0. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``, without those
-    of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use
-    OpenMP): it is recorded, not set.
+    not, with ``answer_tokens`` at most, by the engine without helps, with all and, if ``each_help``, with each alone;
+    llama.cpp also drafts, each of its drafts being right with probability ``draft_acceptance`` if those before it are,
+    and does not if this is 0. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``,
+    without those of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and
+    llama.cpp both use OpenMP): it is recorded, not set.
     """
 
     models: Path
