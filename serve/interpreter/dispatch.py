@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Set
+from collections.abc import Container, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,6 +27,10 @@ NO_REPLICA_S = 30.0
 OTHER_REPLICA_S = 3.0
 #: Placement's counters, kept for each response and in total, and the name of each in a trace.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
+#: A slot of a replica: its name, and the model.
+Slot = tuple[str, str]
+#: The beginnings of a prompt: numbers of tokens in rising order, and their names (``pasta.placement.prefix_digests``).
+Prefixes = Sequence[tuple[int, bytes]]
 #: Stands for what a replica has not told yet.
 _UNTOLD = Told({}, 0, 0)
 logger = logging.getLogger("ray.serve")
@@ -57,6 +61,10 @@ class OpenResponse(Protocol):
     def attempts(self) -> Mapping[Path, Attempt]:
         """Its attempts that are under way."""
 
+    @property
+    def prefixes(self) -> Prefixes:
+        """What its prompt begins with."""
+
     def lanes(self) -> list[str]:
         """The replica of each of its threads that decodes now."""
 
@@ -64,8 +72,25 @@ class OpenResponse(Protocol):
         """Go on as if the attempt's stream had ended with ``error``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What ``Lanes`` has counted of a response: the replica of each thread, the slots, and the beginnings of its prompt
+    at its home."""
+
+    lanes: Sequence[str] = ()
+    slots: Sequence[Slot] = ()
+    home: Slot | None = None
+    prefixes: Prefixes = ()
+
+    @classmethod
+    def of(cls, response: OpenResponse) -> "Counted":
+        """Count a response as it is now."""
+        slots = {path: (each.replica, each.order.model) for path, each in response.attempts.items()}
+        return cls(response.lanes(), [*slots.values()], slots.get(()), response.prefixes)
+
+
 class Lanes:
-    """Counts the threads that decode on each replica.
+    """Counts the threads that decode on each replica, the slots, and who decodes which prompt.
 
     Every placement needs the counts, and going through all open responses for it took 15 ms at 1,600 of them. So only
     responses that have changed since the last count are counted anew.
@@ -75,8 +100,9 @@ class Lanes:
         #: Those that are open; the dispatcher renews their leases.
         self.responses: set[OpenResponse] = set()
         self._counts: Counter[str] = Counter()
-        self._slots: Counter[tuple[str, str]] = Counter()
-        self._counted: dict[OpenResponse, tuple[list[str], list[tuple[str, str]]]] = {}
+        self._slots: Counter[Slot] = Counter()
+        self._prefixes: dict[Slot, Counter[bytes]] = {}
+        self._counted: dict[OpenResponse, Counted] = {}
         self._changed: set[OpenResponse] = set()
 
     def opened(self, response: OpenResponse) -> None:
@@ -99,23 +125,35 @@ class Lanes:
         self._count()
         return self._counts
 
-    def slots(self) -> Counter[tuple[str, str]]:
-        """The slots that are held or waited for, by replica and model: one for each attempt."""
+    def slots(self) -> Counter[Slot]:
+        """The slots that are held or waited for: one for each attempt."""
         self._count()
         return self._slots
 
+    def prefixes(self) -> Mapping[Slot, Container[bytes]]:
+        """The names of the beginnings of all prompts whose answers a replica is the home of."""
+        self._count()
+        return self._prefixes
+
     def _count(self) -> None:
         for response in self._changed:
-            lanes, slots = self._counted.pop(response, ([], []))
-            self._counts.subtract(lanes)
-            self._slots.subtract(slots)
+            self._add(self._counted.pop(response, Counted()), -1)
             if response in self.responses:
-                lanes = response.lanes()
-                slots = [(each.replica, each.order.model) for each in response.attempts.values()]
-                self._counted[response] = lanes, slots
-                self._counts.update(lanes)
-                self._slots.update(slots)
+                counted = self._counted[response] = Counted.of(response)
+                self._add(counted, 1)
         self._changed.clear()
+
+    def _add(self, counted: Counted, by: int) -> None:
+        for replica in counted.lanes:
+            self._counts[replica] += by
+        for slot in counted.slots:
+            self._slots[slot] += by
+        if counted.home is not None:
+            held = self._prefixes.setdefault(counted.home, Counter())
+            for _, name in counted.prefixes:
+                held[name] += by
+                if not held[name]:
+                    del held[name]
 
 
 class Dispatcher:
@@ -135,6 +173,7 @@ class Dispatcher:
         #: The number format of each model, by replica.
         self._formats: dict[str, dict[str, str]] = {}
         self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
+        self._reuses = config.engine.reuse_prefixes
         #: What each replica told last.
         self._told: dict[str, Told] = {}
         self._configured_interpreters = config.front.interpreters
@@ -181,8 +220,15 @@ class Dispatcher:
         found = max(told, default=self._configured_interpreters)
         return min(found, self.num_routed or found)
 
-    async def home(self, order: DecodeOrder, lost: set[str], number_format: str | None = None) -> str:
-        """Choose the replica for a main thread: by load, and by how much of the prompt a replica has cached.
+    def prefixes(self, order: DecodeOrder) -> Prefixes:
+        """What an order's prompt begins with; nothing if Decoders reuse no prefix."""
+        return prefix_digests(order.prompt_ids, self._chunk, order.cache_salt) if self._reuses else []
+
+    async def home(
+        self, order: DecodeOrder, prefixes: Prefixes, lost: set[str], number_format: str | None = None
+    ) -> str:
+        """Choose the replica for a main thread: by load, and by how much of the prompt (``prefixes``) a replica has
+        cached, or will have: it has told so, or decodes such a prompt for this Interpreter.
 
         A response that has begun in a ``number_format`` stays with replicas that compute in it. Replicas that the
         response has ``lost``, and silent ones, are chosen only when no other appears within ``OTHER_REPLICA_S``: they
@@ -210,9 +256,13 @@ class Dispatcher:
             if held[name, order.model] + told[name].other_slots.get(order.model, 0) < self._num_slots
         }
         loads = free or loads
-        names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
+        decoded = self.lanes.prefixes()
         matched = {
-            replica: matched_tokens(names, told[replica].prefixes.get(order.model, ())) for replica in loads
+            name: max(
+                matched_tokens(prefixes, told[name].prefixes.get(order.model, ())),
+                matched_tokens(prefixes, decoded.get((name, order.model), ())),
+            )
+            for name in loads
         }
         return choose_home(loads, matched)
 

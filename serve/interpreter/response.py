@@ -42,6 +42,7 @@ class DistributedResponse:
 
     def __init__(self, dispatcher: Dispatcher, order: DecodeOrder, session: Session) -> None:
         self.attempts: dict[Path, Attempt] = {}
+        self.prefixes = dispatcher.prefixes(order)
         self._dispatcher, self._order, self._session = dispatcher, order, session
         self._policy = POLICIES[order.placement]
         self._inbox: asyncio.Queue[tuple[Attempt, AttemptItem]] = asyncio.Queue()
@@ -130,7 +131,7 @@ class DistributedResponse:
 
     async def _start_main(self) -> None:
         begun_in = self._format if self._session.tokens else None
-        replica = await self._dispatcher.home(self._order, self._lost_on, begun_in)
+        replica = await self._dispatcher.home(self._order, self.prefixes, self._lost_on, begun_in)
         self._format = self._dispatcher.format_of(replica, self._order.model)
         if not self._counts["redispatches"]:
             self._begun = perf_counter()  # the response's clock starts with its first home
