@@ -221,8 +221,11 @@ class Dispatcher:
         return min(found, self.num_routed or found)
 
     def prefixes(self, order: DecodeOrder) -> Prefixes:
-        """What an order's prompt begins with; nothing if Decoders reuse no prefix."""
-        return prefix_digests(order.prompt_ids, self._chunk, order.cache_salt) if self._reuses else []
+        """What an order's prompt begins with; nothing if Decoders reuse no prefix, or its log-probabilities are wanted:
+        then it is computed apart from all others."""
+        if not self._reuses or order.prompt_logprobs is not None:
+            return []
+        return prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
 
     async def home(
         self, order: DecodeOrder, prefixes: Prefixes, lost: set[str], number_format: str | None = None

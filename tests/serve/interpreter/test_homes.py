@@ -43,8 +43,8 @@ class Decoding:
         return [attempt.replica for attempt in self.attempts.values()]
 
 
-def order(salt=""):
-    return DecodeOrder("r", "m", PROMPT, Limits(), False, SamplingParams(), cache_salt=salt)
+def order(**changes):
+    return DecodeOrder("r", "m", PROMPT, Limits(), False, SamplingParams(), **changes)
 
 
 def with_two_decoders(scenario, config=CONFIG):
@@ -83,11 +83,22 @@ def test_a_prompt_that_is_being_decoded_draws_the_same_prompt_until_its_answer_e
     async def scenario(dispatcher):
         first = Decoding("b", dispatcher.prefixes(order()))
         dispatcher.lanes.opened(first)
-        during = await home(dispatcher, order()), await home(dispatcher, order("somebody else"))
+        during = await home(dispatcher, order()), await home(dispatcher, order(cache_salt="somebody else"))
         dispatcher.lanes.closed(first)
         return *during, await home(dispatcher, order())
 
     assert with_two_decoders(scenario) == ("b", "a", "a")
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_apart():
+    async def scenario(dispatcher):
+        scored = order(prompt_logprobs=0)
+        dispatcher.lanes.opened(Decoding("b", dispatcher.prefixes(scored)))
+        before = await home(dispatcher, order())
+        dispatcher.lanes.opened(Decoding("b", dispatcher.prefixes(order())))
+        return before, await home(dispatcher, scored)
+
+    assert with_two_decoders(scenario) == ("a", "a")
 
 
 def test_no_prompt_draws_another_where_decoders_reuse_none():
