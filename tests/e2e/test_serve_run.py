@@ -1,46 +1,23 @@
-"""Ray Serve's own command serves the same file; a service that does not start says why."""
+"""A service that does not start says why; ``python -m serve`` serves a model in one line.
+
+Ray Serve's own command: test_several.py.
+"""
 
 import signal
 import ssl
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
-import yaml
 from safetensors.torch import load_file, save_file
 
-from serve.calls.ray_serve import PROXY_ENV
-from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import START_S, command, save_plain_model, save_tiny_model, service_config
-from tests.support.waiting import eventually
 
 #: How many Decoders there are is no matter here.
 ONE = {"num_replicas": 1}
-
-
-def test_serve_run_serves_the_configuration(tmp_path):
-    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"), decoder=ONE)
-    config = yaml.safe_load(file.read_text())
-    config["http_options"]["port"] = port = free_port()
-    file.write_text(yaml.safe_dump(config))
-    # Without an address of its own it would join a Ray that happens to run on this machine.
-    serve = Path(sys.executable).parent / "serve"
-    # The variables are those that docs/serve-a-model.md says to start Ray with.
-    with command(serve, "run", "--address", "local", file, log=tmp_path / "log", **PROXY_ENV) as run:
-
-        def models():
-            assert run.process.poll() is None, run.output
-            return httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=5).raise_for_status().json()
-
-        answer = eventually(models, START_S)
-        assert answer is not None, run.output
-        assert [model["id"] for model in answer["data"]] == ["pasta-atlas", "pasta-atlas-sequential"]
-        run.end(signal.SIGINT)
-        assert run.leaves_nothing()
 
 
 def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
