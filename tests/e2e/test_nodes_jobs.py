@@ -22,12 +22,18 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def dashboard() -> bool:
+    """Whether the head has one: on a cluster that it has joined, Ray Train asks it."""
+    return False
+
+
+@pytest.fixture
+def nodes(dashboard: bool) -> Iterator[Nodes]:
     """A head with room for one worker; the other one needs a node more.
 
     A cluster for each test: for some seconds Ray would put workers on a node that the test before has killed.
     """
-    with Nodes(num_cpus=1, dashboard=True) as nodes:
+    with Nodes(num_cpus=1, dashboard=dashboard) as nodes:
         yield nodes
 
 
@@ -43,6 +49,7 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("dashboard", [True])
 def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
     nodes: Nodes, other: Node, storage: Path
 ) -> None:
