@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -58,8 +59,15 @@ class Cluster:
 
     def get(self, path: str) -> dict:
         """JSON of the dashboard's API."""
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: dict) -> dict:
+        """What the dashboard's API says to JSON."""
+        return self._ask("POST", path, json=body)
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict:
         headers = {"Authorization": f"Bearer {self.token}"}
-        answer = httpx.get(f"{self.address}{path}", headers=headers, timeout=60)
+        answer = httpx.request(method, f"{self.address}{path}", headers=headers, timeout=60, **options)
         return answer.raise_for_status().json()
 
 
