@@ -20,7 +20,7 @@ from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
 from jobs.keys import teacher_keys
 from jobs.pool import run_shards
-from pasta.data.annotate.config import AnnotationSections, make_annotator
+from pasta.data.annotate.config import AnnotationSections, check_truth, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import (
     SUMMARY,
@@ -110,6 +110,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         config.data.shard_records,
         lambda line: print(f"{config.name}: {line}", flush=True),
     )
+    check_truth(config.data, shards)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)

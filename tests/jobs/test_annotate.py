@@ -19,6 +19,7 @@ from pasta.cli.check import check_file
 from pasta.config import load_config
 from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
+from pasta.data.atlas.tasks import iter_corpus
 from pasta.data.dataset import prepare_data
 from pasta.data.sections import DataSection
 from pasta.data.sources import Shard
@@ -296,6 +297,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no effect": ({"data__annotator": "atlas", "data__syntactic": {"lists": False}}, "has no effect"),
     "no workers": ({"workers__num_workers": 0}, "num_workers 0"),
     "no atlas number": ({"data__source": {"path": "atlas"}}, "expected the number of atlas tasks"),
+    "no truth for the router": (
+        {"data__annotator": "sot", "data__routed": True},
+        "data.routed: expected the atlas, whose truth it reads; no record of data.jsonl is one of its tasks",
+    ),
+    "no truth": (
+        {"data__annotator": "atlas"},
+        "data.annotator atlas: expected the atlas, whose truth it reads",
+    ),
+    "no truth by looks": (
+        {"data__annotator": "imperfect"},
+        "data.annotator imperfect: expected the atlas, whose",
+    ),
 }
 
 
@@ -310,8 +323,24 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_any_worker_starts(
         run_main(lambda: run(path))
     assert error.value.code == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("error: ")]
-    assert expected in line
+    assert expected in line.replace(f"{tmp_path}/", "")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_router_learns_from_a_file_in_which_the_first_records_are_not_the_atlas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth about a task goes by its prompt, wherever the record stands."""
+    path = write_config(tmp_path, data__annotator="sot", data__routed=True)
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": next(iter_corpus(1, "train", 1)).prompt, "answer": "No."}) + "\n")
+
+    def started(*_: Any) -> None:
+        raise UserError("workers were started")
+
+    monkeypatch.setattr(annotate, "run_shards", started)
+    with pytest.raises(UserError, match="workers were started"):
+        run(path)
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} ", "…"])

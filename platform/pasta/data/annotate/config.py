@@ -1,6 +1,6 @@
 """The configuration of an annotation run: the keys of ``configs/annotate/*.yaml`` that the library reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -12,11 +12,14 @@ from pasta.data.annotate.imperfect import ImperfectSection, propose_imperfect
 from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
 from pasta.data.annotate.teacher import NO_KEYS, Keys, Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.atlas.tasks import task_for_prompt
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import TRAINED, SkeletonPrompts
 from pasta.data.sot import to_requests
-from pasta.data.sources import SourceSection
+from pasta.data.sources import Shard, SourceSection, read_source_shard
+from pasta.errors import UserError
+from pasta.files import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,25 @@ class AnnotationSections:
             "tokenizer": self.tokenizer,
             "shard_records": self.shard_records,
         }
+
+
+def check_truth(sections: AnnotationSections, shards: Iterable[Shard]) -> None:
+    """Raise UserError, naming the key, where an annotator, or ``routed``, reads the atlas' truth and no record of the
+    ``shards`` is a task of the atlas. Reads the records up to the first that is one."""
+    if sections.annotator in ("atlas", "imperfect"):
+        key = f"data.annotator {sections.annotator}"
+    elif sections.routed:
+        key = "data.routed"
+    else:
+        return
+    records = (record for shard in shards for record in read_source_shard(shard, sections.source))
+    if not any(
+        isinstance(each, Instruction) and task_for_prompt(each.messages[-1]["content"]) for each in records
+    ):
+        path = shown(sections.source.path)
+        raise UserError(
+            f"{key}: expected the atlas, whose truth it reads; no record of {path} is one of its tasks"
+        )
 
 
 def make_annotator(
