@@ -96,12 +96,20 @@ def test_without_a_matrix_braces_are_text():
             "stage 'e': set.m.{label}: two rows of matrix make 'm.a'",
         ),
         ({"weight": [1]}, {"sft": SCORE["config"]}, "stages.sft"),
+        ({"weight": [*range(1001)]}, SWEEP, "matrix.weight: 1,001 values; expected at most 100"),
     ],
 )
 def test_a_matrix_that_makes_no_sense_is_refused(matrix, stages, message):
     with pytest.raises(ConfigError) as error:
         plan(matrix, stages)
     assert message in str(error.value)
+
+
+def test_rows_and_rounds_multiply_to_as_many_stages_as_can_be_read_at_once():
+    first = {"first": {"job": "sft", "config": "s"}}
+    assert len(plan({"weight": [*range(9)]}, first, round=SWEEP, rounds=55)) == 991
+    with pytest.raises(ConfigError, match="1,009 stages, with those of every round and row of matrix; expected at"):
+        plan({"weight": [*range(9)]}, first, round=SWEEP, rounds=56)
 
 
 def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():

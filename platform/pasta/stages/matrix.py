@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 Cell = int | float | str
 Row = Mapping[str, Cell]
+# All rows are read and checked before the first stage runs.
+_MOST_ROWS = 100
 _COLUMN = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
@@ -22,7 +24,8 @@ S = TypeVar("S", bound=Repeated)
 
 
 def rows(matrix: Mapping[str, list[Cell]]) -> list[Row]:
-    """The rows of the table: row n has the n-th value of every column. Raises ValueError if it is no table."""
+    """The rows of the table: row n has the n-th value of every column. Raises ValueError if it is no table, or
+    has more than 100 rows."""
     for name, values in matrix.items():
         if not _COLUMN.fullmatch(f"{{{name}}}"):
             raise ValueError(f"matrix: column {name!r}: expected a name of a-z, 0-9 and _")
@@ -31,6 +34,8 @@ def rows(matrix: Mapping[str, list[Cell]]) -> list[Row]:
             raise ValueError(
                 f"matrix.{name}: {len(values)} values; expected at least one, and as many as {first} has"
             )
+        if len(values) > _MOST_ROWS:
+            raise ValueError(f"matrix.{name}: {len(values):,} values; expected at most {_MOST_ROWS}")
     return [dict(zip(matrix, values, strict=True)) for values in zip(*matrix.values(), strict=True)]
 
 

@@ -33,6 +33,7 @@ _READ: dict[tuple[Job, str], tuple[Job, ...]] = {
 _OWN = ("name", "output_dir", "tracking.mode", "tracking.group")
 # Every stage of every round is read and checked before the first one runs.
 _MOST_ROUNDS = 100
+_MOST_STAGES = 1000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
@@ -91,6 +92,10 @@ class PipelineConfig:
                 f"rounds {self.rounds}: expected a positive number with a round, and 0 without one"
             )
         check_at_most(self, rounds=_MOST_ROUNDS)
+        if (total := len(stages) + self.rounds * len(round_)) > _MOST_STAGES:
+            raise ValueError(
+                f"{total:,} stages, with those of every round and row of matrix; expected at most {_MOST_STAGES:,}"
+            )
         if self.storage is not None and not self.storage.is_absolute():
             raise ValueError(f"storage {str(self.storage)!r}: expected an absolute path")
 
