@@ -25,7 +25,8 @@ VALID: dict[str, Any] = {
     [
         ("reward", "quality_weight", -1, "quality_weight -1"),
         ("reward", "min_quality", 1.5, "min_quality 1.5"),
-        ("rollout", "staleness", 2, "staleness"),
+        ("rollout", "staleness", 2, "rollout: staleness 2: expected 0 or 1"),
+        ("rollout", "staleness", True, "rollout.staleness: expected a valid integer, got True"),
         ("rollout", "prompts", 1, "expected a multiple of"),
         ("objective", "epsilon", 1.0, "epsilon 1.0"),
         ("objective", "updates", 3, "objective.updates"),

@@ -28,12 +28,14 @@ class RolloutSection:
     """
 
     prompts: int = 16
-    staleness: Literal[0, 1] = 0
+    staleness: int = 0
     workers: WorkersSection = field(default_factory=lambda: WorkersSection(num_workers=2))
 
     def __post_init__(self) -> None:
         check_positive(self, "prompts")
         check_at_most(self, prompts=1 << 16)
+        if self.staleness not in (0, 1):
+            raise ValueError(f"staleness {self.staleness}: expected 0 or 1")
 
 
 @dataclass(frozen=True, slots=True)
