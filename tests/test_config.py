@@ -227,6 +227,18 @@ def test_a_name_or_path_is_one_line_of_text(message, values, key, text):
     assert f"a.yaml: {key}: expected one line of text, got " in said
 
 
+@pytest.mark.parametrize("text", ["'a '", "' a'", r'"a\u00a0"'])
+@pytest.mark.parametrize(("values", "key"), [
+    ("name: {}", "name"),
+    ("name: a\nsources: [{{path: {}}}]", "sources.0.path"),
+    ("name: a\nweights: {{{}: 1}}", "weights"),
+])  # fmt: skip
+def test_a_name_or_path_has_no_space_around_it(message, values, key, text):
+    """Two names would look alike in tables and file listings."""
+    said = message(values.format(text))
+    assert f"a.yaml: {key}: expected no space at the beginning or end, got " in said
+
+
 @pytest.mark.parametrize("text", ["a" * 256, "b/" + "é" * 128 + "/b", "b/" * 2500])
 def test_a_name_is_no_longer_than_names_of_files(message, text):
     said = message(f"name: a\nsources: [{{path: {text}}}]")

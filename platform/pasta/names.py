@@ -16,10 +16,13 @@ _NAME_BYTES, _PATH_BYTES = 255, 4095
 
 
 def check_name(text: str) -> str:
-    """Return ``text``. Raises ValueError if it is blank, holds control characters such as line breaks and NUL, or is
-    longer than a path, or a name in it, can be (URLs may)."""
+    """Return ``text``. Raises ValueError if it is blank, begins or ends with white space (in tables and lists it would
+    look like another name), holds control characters such as line breaks and NUL, or is longer than a path, or a name
+    in it, can be (URLs may)."""
     if not text.strip() or any(unicodedata.category(character) == "Cc" for character in text):
         raise ValueError(f"expected one line of text, got {short_repr(text)}")
+    if text != text.strip():
+        raise ValueError(f"expected no space at the beginning or end, got {short_repr(text)}")
     named = text.encode()
     if "://" not in text and (len(named) > _PATH_BYTES or max(map(len, named.split(b"/"))) > _NAME_BYTES):
         raise ValueError(
