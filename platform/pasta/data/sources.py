@@ -232,7 +232,8 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """The records in lines ``start`` to ``start + size`` of a file, and the byte at which these lines begin."""
     offset = start = 0
-    lines = ((len(line), bool(line.strip())) for line in read_lines(file, key=_KEY))
+    numbered = enumerate(read_lines(file, key=_KEY), start=1)
+    lines = ((len(line), bool(_record_in(line, number))) for number, line in numbered)
     while cut := list(itertools.islice(lines, size)):
         if count := sum(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
             yield "jsonl", str(file), start, count, offset
@@ -253,14 +254,19 @@ def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
     with reading(shard.path, key=_KEY), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
         numbered = (
-            (number, line) for number, line in enumerate(stream, start=shard.start + 1) if line.strip()
+            (number, record)
+            for number, line in enumerate(stream, start=shard.start + 1)
+            if (record := _record_in(line, number))
         )
-        for number, line in itertools.islice(numbered, shard.count):
+        for number, record in itertools.islice(numbered, shard.count):
             place = f"{shard.path}:{number}"
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.strip():
-                yield place, _parse_line(line, place)
+            yield place, _parse_line(record, place)
+
+
+def _record_in(line: bytes, number: int) -> bytes:
+    """Line ``number`` of a file, from 1, without a byte order mark; empty if it is blank."""
+    record = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    return record if record.strip() else b""
 
 
 def _parse_line(line: bytes, place: str) -> Any:
@@ -282,7 +288,7 @@ def _load_array(file: Path) -> list[Any]:
     try:
         values = read_json(file, key=_KEY, expected=hint)
     except UserError:
-        if read_bytes(file, key=_KEY).strip():
+        if read_bytes(file, key=_KEY).removeprefix(codecs.BOM_UTF8).strip():
             raise
         return []  # an empty file holds no records, as a .jsonl file does
     if not isinstance(values, list):

@@ -1,5 +1,6 @@
 """Sources are cut into shards that hold every record once; what is broken keeps its place."""
 
+import codecs
 import itertools
 import json
 from pathlib import Path
@@ -300,8 +301,23 @@ def test_files_without_records_are_left_out_and_the_first_of_them_is_named(tmp_p
     (tmp_path / "c.jsonl").write_text("\n")
     (tmp_path / "d.json").write_text("[]")
     plan_shards(source, 3, said.append)
+    for name in ("e.jsonl", "f.json", "g.ndjson"):  # as some editors save an empty file
+        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + b"\n" * (name == "g.ndjson"))
+    plan_shards(source, 3, said.append)
     line = f"data.source.path: {tmp_path / 'a.json'}: holds no records"
-    assert said == [f"{line}; left out", f"{line} (nor do 2 other files); left out"]
+    others = [f"{line} (nor do {count} other files); left out" for count in (2, 5)]
+    assert said == [f"{line}; left out", *others]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_byte_order_mark_alone_is_no_record(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8)
+    with pytest.raises(UserError, match=rf"{name}: holds no records"):
+        read(tmp_path / name)
+    if name == "a.jsonl":
+        lines = "\n".join(json.dumps(record) for record in RECORDS)
+        (tmp_path / name).write_text(f"\ufeff\n{lines}")
+        assert answers(read(tmp_path / name, records=5)) == ANSWERS[:5]
 
 
 def test_an_empty_directory_is_named(tmp_path: Path) -> None:
