@@ -113,9 +113,9 @@ def test_a_reference_to_a_later_stage_is_refused_by_name():
             "prefer",
             "model.init_from",
             "@annotate",
-            "of job 'annotate'; expected one of job sft, preference or rl",
+            "of job 'annotate'; expected one of job sft or preference or rl",
         ),
-        ("sample", "twin", "@annotate", "of job 'annotate'; expected one of job sft, preference or rl"),
+        ("sample", "twin", "@annotate", "of job 'annotate'; expected one of job sft or preference or rl"),
     ],
 )
 def test_a_reference_to_a_stage_of_another_kind_is_refused(stage, key, reference, expected):

@@ -150,7 +150,7 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
                 if makers and made_by not in makers:
                     raise ConfigError(
                         f"{source}: {key}.set.{option}: {value!r} is a stage of job {made_by!r}; expected one of job "
-                        + " or ".join(filter(None, (", ".join(makers[:-1]), makers[-1])))
+                        + " or ".join(makers)
                     )
         known[name] = f"{prefix}{name}"
         jobs[known[name]] = section.job
