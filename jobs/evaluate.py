@@ -7,7 +7,6 @@ report follow from the records. The same command again goes on at the prompt whe
 set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-only`` writes the report of what is there.
 """
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -177,7 +176,7 @@ def _decode(
     """Answer what is not answered yet, a prompt at a time. The first answer replaces an earlier evaluation."""
     left = {number: entry for number, entry in enumerate(prompts) if entry.id not in answers}
     directory = answers.path.parent
-    machines = Machines(directory, read_machines(directory) if len(answers) else [])
+    machines = Machines(config.name, directory, read_machines(directory) if len(answers) else [])
     speedups = RunningSpeedups(config.baseline, is_timed=config.repeats > 0)
     for record in answers.records.values():
         speedups.count(record)
@@ -188,8 +187,7 @@ def _decode(
     def finished(number: int, result: tuple[Record, dict[str, Any]]) -> None:
         record, machine = result
         job.output.replace()
-        if said := machines.add(machine):
-            print(f"{config.name}: {said}", file=sys.stderr, flush=True)
+        machines.add(machine)
         speedups.count(answers.add(left[number].id, record))
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)

@@ -7,7 +7,6 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 ``--set sampling.temperature=0.8``; ``--restart`` forgets what was done.
 """
 
-import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -70,7 +69,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         shards = split_into_shards(prompts, config.shard_prompts)
-        machines = Machines(job.work_dir, read_machines(job.work_dir))
+        machines = Machines(config.name, job.work_dir, read_machines(job.work_dir))
         figures = _sample(config, shards, job, machines, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
         job.tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
@@ -101,8 +100,7 @@ def _sample(
         nonlocal tokens
         records, machine = result
         job.output.replace()
-        if said := machines.add(machine):
-            print(f"{config.name}: {said}", file=sys.stderr, flush=True)
+        machines.add(machine)
         write_shard(job.work_dir, PREFIX, number, records)
         tokens += sum(map(num_tokens, records))
         # By the wall clock from the start: models are loaded in that time.

@@ -153,7 +153,7 @@ def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_
     work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps(), output=output)
     work.work_dir.mkdir()
     shards = split_into_shards(read_prompts(config.prompts), config.shard_prompts)
-    machines = Machines(work.work_dir)
+    machines = Machines("tiny-sample", work.work_dir)
     sample._sample(config, dict(list(shards.items())[:3]), work, machines, None)
     sample._sample(config, shards, work, machines, None)
     totals = [figures["sample/tokens"] for figures in tracked]

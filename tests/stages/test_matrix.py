@@ -108,7 +108,9 @@ def test_a_matrix_that_makes_no_sense_is_refused(matrix, stages, message):
 def test_rows_and_rounds_multiply_to_as_many_stages_as_can_be_read_at_once():
     first = {"first": {"job": "sft", "config": "s"}}
     assert len(plan({"weight": [*range(9)]}, first, round=SWEEP, rounds=55)) == 991
-    with pytest.raises(ConfigError, match="1,009 stages, with those of every round and row of matrix; expected at"):
+    with pytest.raises(
+        ConfigError, match="1,009 stages, with those of every round and row of matrix; expected at"
+    ):
         plan({"weight": [*range(9)]}, first, round=SWEEP, rounds=56)
 
 

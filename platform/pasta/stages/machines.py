@@ -1,5 +1,6 @@
 """The machines that a stage's workers decode on, in a file beside what they make."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,20 @@ def read_machines(directory: Path) -> list[dict[str, Any]]:
 
 
 class Machines:
-    """Keeps the machines of a stage's workers in ``MACHINES`` in ``directory``: those that earlier runs ``found``
-    there, and each new one.
+    """Keeps the machines of the workers of a stage ``name`` in ``MACHINES`` in ``directory``: those that earlier runs
+    ``found`` there, and each new one.
 
     A machine is what ``describe_machine`` tells of it, with the number format of each model under ``formats``.
     """
 
-    def __init__(self, directory: Path, found: Iterable[dict[str, Any]] = ()) -> None:
-        self._directory, self._machines = directory, [*found]
+    def __init__(self, name: str, directory: Path, found: Iterable[dict[str, Any]] = ()) -> None:
+        self._name, self._directory, self._machines = name, directory, [*found]
 
-    def add(self, machine: dict[str, Any]) -> str:
-        """Keep a machine, unless it is kept already. Returns a warning, else an empty text, when a model runs on it in
-        another number format than on those before."""
+    def add(self, machine: dict[str, Any]) -> None:
+        """Keep a machine, unless it is kept already. Prints a warning when a model runs on it in another number format
+        than on those before."""
         if machine in self._machines:
-            return ""
+            return
         before = self.formats()
         self._machines.append(machine)
         write_json(self._directory / MACHINES, self._machines)
@@ -41,12 +42,13 @@ class Machines:
             for model, names in self.formats().items()
             if len(names) > 1 and names != before.get(model)
         ]
-        if not differ:
-            return ""
-        return (
-            f"workers have taken different number formats for {', '.join(differ)}: answers depend on who decodes them; "
-            "name one in engine.dtype for the same everywhere"
-        )
+        if differ:
+            print(
+                f"{self._name}: workers have taken different number formats for {', '.join(differ)}: answers depend on "
+                "who decodes them; name one in engine.dtype for the same everywhere",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def formats(self) -> dict[str, list[str]]:
         """The number formats that each model has run in, by the model's name here."""
