@@ -231,6 +231,28 @@ def test_after_ctrl_c_a_restart_goes_on_without_the_option_once_it_has_begun(
     assert capsys.readouterr().err == f"tiny: the same command{without} goes on after the last shard\n"
 
 
+def test_work_that_another_configuration_has_left_unfinished_is_named_once(tmp_path, capsys, monkeypatch):
+    """A judge that is added to an evaluation under way would otherwise begin it anew without a word."""
+    monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: Tracker())
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    (StageOutput(tmp_path / "out.2", "sample", Config(), {}).start() / "shard-0").touch()
+    left = StageOutput(config.output_dir, "sample", Config(), {}).start()
+
+    def run(seed: int) -> str:
+        output = StageOutput(config.output_dir, "sample", Config(seed), {})
+        with stage_run(config, output, resumes="") as job:
+            (job.work_dir / "shard-0").touch()
+        return capsys.readouterr().out
+
+    assert run(1) == ""  # the other has done nothing
+    (left / "shard-0").touch()
+    assert run(1) == ""
+    said = "tiny: starts from the beginning; unfinished work with another configuration or other inputs stays in "
+    assert run(2).startswith(f"{said}{tmp_path}/.out.")
+    assert run(2) == ""
+    assert run(3).endswith(".partial (and 2 more)\n")
+
+
 def test_a_run_that_has_ended_leaves_no_lock(tmp_path):
     for _ in range(2):
         with sole_writer(tmp_path / "out"):

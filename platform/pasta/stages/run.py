@@ -77,6 +77,13 @@ def stage_run(
         check_apart(run_dir, config.output_dir, "run_dir")
         output.check_outside(run_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
+        if not output.is_resumed and (others := output.unfinished_others()):
+            more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+            print(
+                f"{config.name}: starts from the beginning; unfinished work with another configuration or other "
+                f"inputs stays in {others[0]}{more}",
+                flush=True,
+            )
         if output.restarts:
             forget_run(run_dir)
         work_dir = output.start()

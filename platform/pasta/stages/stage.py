@@ -6,6 +6,7 @@ Unfinished work lies beside the output, in a hidden directory named after that i
 finds it and continues, another stage never takes it for its own.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -179,6 +180,12 @@ class StageOutput(Stage):
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
         return not self.restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
+
+    def unfinished_others(self) -> list[Path]:
+        """The directories of unfinished work for ``output_dir`` with another configuration or other inputs."""
+        named = f".{glob.escape(self.output_dir.name)}.{'[0-9a-f]' * len(self.identity)}.partial"
+        found = sorted(self.output_dir.parent.glob(named))
+        return [path for path in found if path != self.work_dir and any(path.iterdir())]
 
     def start(self) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
