@@ -93,7 +93,8 @@ class JobServer:
         return sorted(jobs, key=lambda job: job.start_time or 0)
 
     def stop(self, job: str, wait: bool, say: Say) -> Any:
-        """Ask the job to end, which it must within seconds, and return its JobDetails. With ``wait``, when it has."""
+        """Ask the job to end, which it must within RAY_JOB_STOP_WAIT_TIME_S of its environment, and return its
+        JobDetails. With ``wait``, when it has."""
         info = self.info(job)
         if info.status.is_terminal():
             return info

@@ -213,6 +213,7 @@ class TestVariables:
         )
         assert sent.runtime_env["env_vars"] == {
             "PYTHONPATH": "platform",
+            "RAY_JOB_STOP_WAIT_TIME_S": "30",
             "PASTA_CODE_VERSION": code_version(),
             "KEY": "s3cret",
         }
@@ -372,7 +373,8 @@ def test_of_a_stack_trace_the_last_line_is_told():
 
 def test_the_environment_of_jobs_is_one_file_for_both_commands():
     environment = yaml.safe_load((ROOT / "configs/cluster/runtime_env.yaml").read_text())
-    assert environment == {"working_dir": ".", "env_vars": {"PYTHONPATH": "platform"}}
+    variables = {"PYTHONPATH": "platform", "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+    assert environment == {"working_dir": ".", "env_vars": variables}
 
 
 def test_a_server_that_is_not_ray_s_is_one_line(tmp_path):

@@ -15,6 +15,7 @@ from jobs.cluster import code_version
 from jobs.storage import SENT
 from tests.support.cluster import BIN, Cluster, ray_head
 from tests.support.service import command
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -112,6 +113,27 @@ def test_ray_s_own_command_runs_a_job_in_the_same_environment(cluster, tmp_path)
     assert "working_dir_files" in line
     assert line.endswith(f"/platform/pasta/__init__.py {sorted(SENT)}")
     assert "round-2-prefer: to run, after round-1-prefer, round-2-score" in done.stdout
+
+
+def test_a_job_that_is_stopped_has_more_seconds_to_say_how_it_goes_on_than_ray_gives(cluster):
+    program = (
+        "import signal, sys, time\n"
+        "def end(*_):\n"
+        "    time.sleep(6)\n"
+        "    sys.exit('the same command goes on')\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    sent = cluster.run(
+        *(BIN / "ray", "job", "submit", "--runtime-env", "configs/cluster/runtime_env.yaml", "--no-wait"),
+        *("--submission-id", "slow-to-end", "--", "python", "-c", program),
+    )
+    assert sent.returncode == 0, sent.stdout + sent.stderr
+    logs = (BIN / "ray", "job", "logs", "slow-to-end")
+    eventually(lambda: "ready" in cluster.run(*logs).stdout.splitlines(), 120)
+    assert submit(cluster, "stop", "slow-to-end").returncode == 0
+    assert "the same command goes on" in submit(cluster, "tail", "slow-to-end").stdout.splitlines()
 
 
 @pytest.mark.parametrize(
