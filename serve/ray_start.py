@@ -25,6 +25,7 @@ GPUS_AS_RESERVED = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
 #: Above the ports of Ray's workers (10002 to 19999), below those that systems hand out (Linux: 32768 to 60999) and
 #: those of Ray Serve's direct ingress (30000 to 31000).
 FREE_PORTS = range(20000, 30000)
+_taken_ports: set[int] = set()
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
@@ -103,13 +104,16 @@ def python_path() -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port on which nothing listens now, of those that the system does not hand out by itself.
+    """A port on which nothing listens now, of those that the system does not hand out by itself. No call in this
+    process returns it again: Ray is started with several.
 
     Ray's own processes take ports from the system while they start, so a port of the system's choice may be gone before
     it is used.
     """
     first = secrets.randbelow(len(FREE_PORTS))
     for port in (*FREE_PORTS[first:], *FREE_PORTS[:first]):
+        if port in _taken_ports:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
@@ -117,5 +121,6 @@ def free_port(host: str = "127.0.0.1") -> int:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 continue
+            _taken_ports.add(port)
             return port
     raise OSError(errno.EADDRINUSE, f"all ports from {FREE_PORTS.start} to {FREE_PORTS.stop - 1} are in use")

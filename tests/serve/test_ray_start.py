@@ -64,10 +64,18 @@ def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
 
 def test_a_port_in_use_is_not_free(monkeypatch):
     with socket.socket() as other:
-        other.bind(("127.0.0.1", free_port()))
+        other.bind(("127.0.0.1", 0))
         used = other.getsockname()[1]
         monkeypatch.setattr(ray_start, "FREE_PORTS", range(used, used + 100))
         assert used not in {free_port() for _ in range(20)}
         monkeypatch.setattr(ray_start, "FREE_PORTS", range(used, used + 1))
         with pytest.raises(OSError, match=f"from {used} to {used}"):
             free_port()
+
+
+def test_two_free_ports_are_never_the_same(monkeypatch):
+    """Ray's processes, or HAProxy's two pages, would not start."""
+    first = free_port()
+    monkeypatch.setattr(ray_start, "FREE_PORTS", range(first, first + 20))
+    ports = [first, *(free_port() for _ in range(12))]
+    assert len({*ports}) == 13
