@@ -85,6 +85,24 @@ def test_where_the_output_goes_is_no_part_of_the_identity(tmp_path):
     assert one.identity == other.identity
 
 
+def test_a_digest_of_the_prompts_is_named_where_no_key_and_no_file_has_changed(tmp_path):
+    """Who asks for more prompts reads ``prompts.count``."""
+    source = tmp_path / "prompts.jsonl"
+    source.write_text("1")
+
+    def stage(count: int, prompt_ids: str, out: str = "other") -> StageOutput:
+        config = {"prompts": {"count": count}, "prompt_ids": prompt_ids}
+        return StageOutput(tmp_path / out, "evaluate", config, {"prompts.source": source})
+
+    first = stage(1, "ab", "out")
+    first.start()
+    made = first.finish({}, "v1")
+    assert stage(2, "cd").difference(made) == "prompts.count 1 instead of 2"
+    assert stage(1, "cd").difference(made) == "prompt_ids 'ab' instead of 'cd'"
+    source.write_text("2")
+    assert stage(1, "cd").difference(made) == f"another content of prompts.source ({source})"
+
+
 def test_a_changed_input_is_named(tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("1")

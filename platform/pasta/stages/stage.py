@@ -25,6 +25,8 @@ from pasta.rows import by_dotted_key, read_json
 MANIFEST = "manifest.json"
 # A result does not depend on these keys: its names, where it goes, and how it is tracked.
 _NOT_CONTENT = ("name", "output_dir", "run_dir", "checkpoints", "tracking")
+# These follow from other keys and from files: a user knows those, and no digest.
+_DIGESTS = frozenset({"prompt_ids"})
 # A file above this size is identified by size and time: to hash a 16 GB model at every start would take a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
@@ -112,12 +114,13 @@ class Stage:
         if other.stage != self.stage:
             return f"not {self.stage!r}"
         ours, theirs = by_dotted_key(self.config), by_dotted_key(other.config)
-        if changed := changed_key(ours, theirs, ours.keys() | theirs.keys()):
+        keys = ours.keys() | theirs.keys()
+        if changed := changed_key(ours, theirs, keys - _DIGESTS):
             return changed
         for name, value in self.inputs.items():
             if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
                 return f"another content of {name} ({value['path']})"
-        return "another identity"
+        return changed_key(ours, theirs, keys & _DIGESTS) or "another identity"
 
 
 class StageOutput(Stage):
