@@ -119,12 +119,6 @@ class DeploymentClient:
         handle = self._handle.options(method_name=method, _by_reference=False, session_id=pin(replica))
         return await handle.remote(*args)
 
-    async def broadcast(self, method: str, timeout_s: float) -> list[Any]:
-        """Call a method on every replica. Raises ``TimeoutError`` if one does not answer in time."""
-        self.open()
-        results: list[Any] = await self._handle.broadcast(method).results_async(timeout_s=timeout_s)
-        return results
-
 
 def pin(replica: str | None) -> str:
     """The ``session_id`` that makes :class:`PinnedRouter` send a call to ``replica``; ``None`` pins it to none."""

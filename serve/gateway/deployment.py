@@ -61,6 +61,8 @@ app.add_middleware(TakeBody)
 T = TypeVar("T")
 #: The status of a request whose client left while it sent it, as in Ray Serve's metrics.
 _LEFT = 499
+#: How long an Interpreter may take to tell the Decoders' statistics: longer than it waits for each of them itself.
+_STATS_S = 10.0
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -133,7 +135,7 @@ class Gateway:
 
     @app.get(
         "/ready",
-        summary="Whether requests are taken and every decoder answers, and what it is doing",
+        summary="Whether requests are taken, and what each decoder that answers is doing",
         responses=schemas.READY,
     )
     async def ready(self) -> JSONResponse:
@@ -141,9 +143,9 @@ class Gateway:
         try:
             decoders = await self._decoders()
         except (RayError, RayServeException, TimeoutError) as error:
-            raise unavailable("The decoders do not answer.") from error
+            raise unavailable("The interpreter does not answer.") from error
         if not decoders:
-            raise unavailable("The decoders are starting.")
+            raise unavailable("No decoder answers.")
         held = self._loop.longest()
         state = {"late_ms": round(1000 * held.late_s, 3), "busy_ms": round(1000 * held.busy_s, 3)}
         return JSONResponse(
@@ -316,12 +318,12 @@ class Gateway:
         return self._guard.client(request.headers, request.client.host if request.client else None)
 
     async def _decoders(self) -> list[dict[str, Any]]:
-        """The statistics of each Decoder. Asking costs every Decoder a call, so callers at the same time share one
-        answer."""
+        """The statistics of each Decoder that answers. Asking costs every Decoder a call, so callers at the same time
+        share one answer. Raises ``TimeoutError`` if the Interpreter does not answer within ``_STATS_S``."""
         if self._asking is None or self._asking.done():
             # An empty context: Serve cancels the calls that a request has made when that request ends.
             self._asking = asyncio.get_running_loop().create_task(
-                self._interpreter.call("stats"), context=contextvars.Context()
+                asyncio.wait_for(self._interpreter.call("stats"), _STATS_S), context=contextvars.Context()
             )
         return await asyncio.shield(self._asking)
 

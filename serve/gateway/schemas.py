@@ -237,7 +237,7 @@ class GatewayState(_Response):
 
 
 class Ready(_Response):
-    """Every decoder answers."""
+    """Requests are taken. ``decoders`` are those that answer."""
 
     status: Literal["ready"]
     models: list[str]

@@ -77,9 +77,8 @@ class InterpreterDeployment:
         with uncollected():
             without_torch()
         self._config = config
-        self._decoders = DeploymentClient(decoders)
         self._name = this_replica()
-        self._dispatcher = Dispatcher(self._decoders, config, self._name)
+        self._dispatcher = Dispatcher(DeploymentClient(decoders), config, self._name)
         full = config.budget_tokens(config.decoder.max_replicas)
         self._admissions = {name: Admission(config.admission, self._budget, full) for name in config.models}
         self._encoding, self._compiling = ThreadPoolExecutor(1, "encode"), ThreadPoolExecutor(1, "compile")
@@ -234,8 +233,8 @@ class InterpreterDeployment:
         return {name: encoder.context for name, encoder in self._encoders.items()}
 
     async def stats(self) -> list[dict[str, Any]]:
-        """The statistics of each Decoder. Raises ``TimeoutError`` if one does not answer."""
-        return await self._decoders.broadcast("stats", timeout_s=5.0)
+        """The statistics of each Decoder that answers."""
+        return await self._dispatcher.stats()
 
 
 class CachedTokens:

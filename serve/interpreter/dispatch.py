@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
+from ray.serve.exceptions import RayServeException
 
 from pasta.placement import choose_home, matched_tokens, prefix_digests
 from serve.calls.ray_serve import DeploymentClient
@@ -25,6 +26,8 @@ from serve.wire import DecodeOrder, Path, Told, Version
 NO_REPLICA_S = 30.0
 #: and for a replica that it has not lost yet: longer than Serve takes to notice that a node has died.
 OTHER_REPLICA_S = 3.0
+#: How long a replica may take to tell its statistics.
+STATS_S = 5.0
 #: Placement's counters, kept for each response and in total, and the name of each in a trace.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
 #: A slot of a replica: its name, and the model.
@@ -278,6 +281,20 @@ class Dispatcher:
         with suppress(TimeoutError, RayActorError, ReplicaLost):
             async with asyncio.timeout(self._lease_s):
                 self.hear(replica, await self.decoders.call("tell", self.name, replica=replica))
+
+    async def stats(self) -> list[dict[str, Any]]:
+        """The statistics of each replica, of any version, that tells them within ``STATS_S``. One that has been silent
+        for a lease is not asked."""
+        asked = sorted(known_replicas("Decoder").replicas - self._silent)
+        return [each for each in await asyncio.gather(*map(self._stats, asked)) if each is not None]
+
+    async def _stats(self, replica: str) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(STATS_S):
+                stats: dict[str, Any] = await self.decoders.call("stats", replica=replica)
+                return stats
+        except (TimeoutError, RayError, RayServeException):
+            return None
 
     async def ready(self) -> None:
         """Start following the replicas; returns when there are enough to take over the requests of the version before.

@@ -8,6 +8,7 @@ import pytest
 from ray.exceptions import RayError
 
 from serve.config import ServeConfig
+from serve.gateway.deployment import Gateway
 from serve.wire import Refused
 from tests.serve.gateway import conftest
 
@@ -70,6 +71,20 @@ def test_models_are_told_whichever_interpreter_would_answer_now(served, monkeypa
             return await http.get(f"http://127.0.0.1:{port}{path}")
 
     assert asyncio.run(asyncio.wait_for(scenario(), 30)).status_code == 200
+
+
+def test_without_an_interpreter_that_answers_the_service_is_not_ready(served, monkeypatch):
+    # serve.ingress has pickled the class: its module is a copy.
+    monkeypatch.setitem(Gateway.__mro__[1]._decoders.__globals__, "_STATS_S", 0.1)
+
+    async def scenario():
+        async with served({}) as port, httpx.AsyncClient() as http:
+            hangs = SimpleNamespace(remote=lambda *_: asyncio.Event().wait())
+            monkeypatch.setattr(conftest.Interpreter, "options", lambda *_, **__: hangs)
+            return await http.get(f"http://127.0.0.1:{port}/ready")
+
+    response = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "service_unavailable")
 
 
 def test_a_text_is_encoded_by_an_interpreter_that_has_the_model(served, monkeypatch):

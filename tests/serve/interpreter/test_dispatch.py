@@ -306,6 +306,22 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
 
 
 @pytest.mark.slow
+def test_statistics_are_those_of_the_replicas_that_answer(config, monkeypatch):
+    """One that has died, or says nothing, hides none of the others."""
+    monkeypatch.setattr("serve.interpreter.dispatch.STATS_S", 0.2)
+
+    async def scenario(replicas, dispatcher):
+        both = await dispatcher.stats()
+        replicas.frozen = {"a"}
+        one = await dispatcher.stats()
+        known = known_replicas("Decoder").replicas
+        replicas.kill("b")
+        known_replicas("Decoder").update(known)  # as a router that has not noticed
+        return len(both), len(one), await dispatcher.stats()
+
+    assert with_replicas(config, scenario) == (2, 1, [])
+
+
 def test_an_answer_that_nobody_reads_is_kept_no_further_than_its_bound(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MOST_UNREAD", 4)
 
