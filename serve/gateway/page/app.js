@@ -4,7 +4,7 @@ import { Answer } from "./answer.js";
 import { describeLanes, drawLanes } from "./lanes.js";
 import { renderNumbers, renderSummary } from "./numbers.js";
 import { bodyOf, fromFragment, problem, readForm, toFragment } from "./settings.js";
-import { ApiError, refusal, streamChat } from "./sse.js";
+import { ApiError, authorization, refusal, streamChat } from "./sse.js";
 import { TextView } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
@@ -118,9 +118,8 @@ function check(settings) {
 }
 
 async function loadModels() {
-  const key = $("key").value;
   try {
-    const response = await fetch("v1/models", { headers: key ? { Authorization: `Bearer ${key}` } : {} }).catch(() => {
+    const response = await fetch("v1/models", { headers: authorization($("key").value) }).catch(() => {
       throw new ApiError("The server does not answer. Is it still running, and is this device still connected to it?");
     });
     if (!response.ok) throw await refusal(response);
@@ -337,8 +336,11 @@ $("replay").addEventListener("click", toggleReplay);
 $("speed").addEventListener("change", changeSpeed);
 $("time").addEventListener("input", seek);
 $("key").addEventListener("change", () => {
-  showError(null);
-  loadModels().then(recall);
+  // Later: an error goes back to the field, and while the focus is leaving it, that would end its change events.
+  setTimeout(() => {
+    showError(null);
+    loadModels().then(recall);
+  });
 });
 $("results").addEventListener("mouseover", mark);
 $("examples").addEventListener("click", (event) => {

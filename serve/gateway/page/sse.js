@@ -25,10 +25,20 @@ function dataOf(block) {
   return lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
 }
 
+/** The headers that send a key; none without one. Throws ApiError for a key that no header can hold. */
+export function authorization(key) {
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  try {
+    new Headers(headers); // fetch would fail alike, as if the server did not answer
+  } catch {
+    throw new ApiError("An API key has letters, digits and signs of ASCII only: enter it again.", "key");
+  }
+  return headers;
+}
+
 /** POST a chat completion and yield its chunks. Throws ApiError, or AbortError where the signal was raised. */
 export async function* streamChat(body, { key = "", signal } = {}) {
-  const headers = { "Content-Type": "application/json" };
-  if (key) headers.Authorization = `Bearer ${key}`;
+  const headers = { "Content-Type": "application/json", ...authorization(key) };
   let response;
   try {
     response = await fetch("v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), signal });
