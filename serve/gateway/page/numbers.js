@@ -33,7 +33,7 @@ export function renderSummary(element, shown) {
     notes.push(`${parallel.figures.critical_path} steps for ${parallel.figures.sequential_tokens} tokens of text, ${times(theoretical)} in theory.`);
     if (realised) notes.push("What the text would take one token after another is the service’s estimate; race it to see.");
   }
-  if (alone) notes.push("The model kept to one thread: it saw no independent parts, so there is nothing to gain here.");
+  if (alone) notes.push("The answer has a single thread, so there is nothing to gain here.");
   if (sequential) {
     const same = parallel.live.text().trim() === sequential.live.text().trim();
     if (shown.race === "together") notes.push("Both ran at once and shared the machine: not a measurement.");

@@ -116,6 +116,13 @@ def test_a_prompt_without_independent_parts_says_so(visit):
     expect(page.locator("#explanation")).to_contain_text("nothing to gain")
 
 
+def test_an_answer_that_may_have_one_thread_only_is_not_said_to_have_no_independent_parts(visit):
+    page = visit.open("#race=off&max_threads=1")
+    visit.run()
+    expect(page.locator("#explanation")).to_contain_text("nothing to gain")
+    expect(page.locator("#explanation")).not_to_contain_text("independent")
+
+
 def test_the_slider_goes_back_to_a_moment_when_several_parts_were_being_written(visit):
     page = visit.open()
     visit.run()
