@@ -322,6 +322,7 @@ def test_statistics_are_those_of_the_replicas_that_answer(config, monkeypatch):
     assert with_replicas(config, scenario) == (2, 1, [])
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_kept_no_further_than_its_bound(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MOST_UNREAD", 4)
 
