@@ -156,9 +156,12 @@ def no_settings(directory):
     return {}, "no such file"
 
 
-def no_shape(directory):
-    (directory / SETTINGS).write_text("{}")
-    return {}, "train them again"
+def other_settings(text):
+    def write(directory):
+        (directory / SETTINGS).write_text(text)
+        return {}, r"draft_heads\.json: expected what jobs\.sft writes beside the heads; train them again"
+
+    return write
 
 
 def other_width(directory):
@@ -198,7 +201,7 @@ def other_tokens(directory):
         other_width,
         broken,
         no_settings,
-        no_shape,
+        *map(other_settings, ("{}", "[]", "null", '{"shape": null}', '{"shape": {"size": 1}, "model": "x"}')),
         no_number_of_units,
         huge_depth,
         other_tokens,

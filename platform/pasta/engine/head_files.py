@@ -92,11 +92,13 @@ def check_heads(directory: Path, hidden_size: int, vocab_size: int) -> HeadShape
     Raises ``UserError`` if they were made for another model, or are broken.
     """
     weights, settings = directory / WEIGHTS, directory / SETTINGS
-    told = read_json(settings, key="draft heads", expected="what jobs.sft writes beside the heads")
+    expected = "what jobs.sft writes beside the heads"
+    told = read_json(settings, key="draft heads", expected=expected)
     try:
-        shape = HeadShape(**told["shape"])
-        made_for = told["model"]
-    except (KeyError, TypeError, ValueError) as error:
+        shape, made_for = HeadShape(**told["shape"]), told["model"]
+    except (KeyError, TypeError):
+        raise UserError(f"draft heads: {settings}: expected {expected}; train them again") from None
+    except ValueError as error:
         raise UserError(f"draft heads: {settings}: {first_line(error)}; train them again") from None
     for name, value in (("hidden_size", hidden_size), ("vocab_size", vocab_size)):
         if getattr(shape, name) != value:
@@ -115,10 +117,10 @@ def check_heads(directory: Path, hidden_size: int, vocab_size: int) -> HeadShape
             f"draft heads: {settings}: depth {shape.depth}, but {weights.name} has {len(found)} tensors; "
             "train them again, or remove them"
         )
-    for name, expected in shape.tensors.items():
-        if found.get(name) != expected:
+    for name, size in shape.tensors.items():
+        if found.get(name) != size:
             raise UserError(
-                f"draft heads: {weights}: {name} is {found.get(name, 'missing')}, expected {expected}; "
+                f"draft heads: {weights}: {name} is {found.get(name, 'missing')}, expected {size}; "
                 "train them again, or remove them"
             )
     return shape
