@@ -96,6 +96,12 @@ class DecodeOrder:
     conversation: bool = False
     prompt_logprobs: int | None = None
 
+    @property
+    def prefix_salt(self) -> str:
+        """Names those with which it shares prefixes. An attempt that reports its prompt's log-probabilities shares with
+        none: what another request has computed has none any more."""
+        return self.cache_salt if self.prompt_logprobs is None else self.request_id
+
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.
 TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]

@@ -228,8 +228,7 @@ class Decoder:
             lent=order.snapshot is not None,
             progress=ThreadProgress(order.tokens, order.lent),
             logprobs=order.logprobs,
-            # What another request has computed has no log-probabilities any more.
-            cache_salt=order.cache_salt if order.prompt_logprobs is None else order.request_id,
+            cache_salt=order.prefix_salt,
             prompt_logprobs=order.prompt_logprobs,
             drafts=order.drafts,
             conversation=order.conversation,

@@ -30,8 +30,8 @@ OTHER_REPLICA_S = 3.0
 STATS_S = 5.0
 #: Placement's counters, kept for each response and in total, and the name of each in a trace.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
-#: A slot of a replica: its name, and the model.
-Slot = tuple[str, str]
+#: An engine: the replica that it is on, and its model.
+EngineName = tuple[str, str]
 #: The beginnings of a prompt: numbers of tokens in rising order, and their names (``pasta.placement.prefix_digests``).
 Prefixes = Sequence[tuple[int, bytes]]
 #: Stands for what a replica has not told yet.
@@ -77,23 +77,23 @@ class OpenResponse(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What ``Lanes`` has counted of a response: the replica of each thread, the slots, and the beginnings of its prompt
-    at its home."""
+    """What ``Lanes`` has counted of a response: the replica of each thread, the engine of each attempt and of the main
+    thread, and the beginnings of its prompt."""
 
     lanes: Sequence[str] = ()
-    slots: Sequence[Slot] = ()
-    home: Slot | None = None
+    slots: Sequence[EngineName] = ()
+    home: EngineName | None = None
     prefixes: Prefixes = ()
 
     @classmethod
     def of(cls, response: OpenResponse) -> "Counted":
         """Count a response as it is now."""
-        slots = {path: (each.replica, each.order.model) for path, each in response.attempts.items()}
-        return cls(response.lanes(), [*slots.values()], slots.get(()), response.prefixes)
+        engines = {path: (each.replica, each.order.model) for path, each in response.attempts.items()}
+        return cls(response.lanes(), [*engines.values()], engines.get(()), response.prefixes)
 
 
 class Lanes:
-    """Counts the threads that decode on each replica, the slots, and who decodes which prompt.
+    """Counts the threads that decode on each replica, and the slots and prompts of each engine.
 
     Every placement needs the counts, and going through all open responses for it took 15 ms at 1,600 of them. So only
     responses that have changed since the last count are counted anew.
@@ -103,8 +103,8 @@ class Lanes:
         #: Those that are open; the dispatcher renews their leases.
         self.responses: set[OpenResponse] = set()
         self._counts: Counter[str] = Counter()
-        self._slots: Counter[Slot] = Counter()
-        self._prefixes: dict[Slot, Counter[bytes]] = {}
+        self._slots: Counter[EngineName] = Counter()
+        self._prefixes: dict[EngineName, Counter[bytes]] = {}
         self._counted: dict[OpenResponse, Counted] = {}
         self._changed: set[OpenResponse] = set()
 
@@ -128,13 +128,13 @@ class Lanes:
         self._count()
         return self._counts
 
-    def slots(self) -> Counter[Slot]:
-        """The slots that are held or waited for: one for each attempt."""
+    def slots(self) -> Counter[EngineName]:
+        """The slots of each engine that are held or waited for: one for each attempt."""
         self._count()
         return self._slots
 
-    def prefixes(self) -> Mapping[Slot, Container[bytes]]:
-        """The names of the beginnings of all prompts whose answers a replica is the home of."""
+    def prefixes(self) -> Mapping[EngineName, Container[bytes]]:
+        """The names of the beginnings of the prompts whose main threads each engine decodes."""
         self._count()
         return self._prefixes
 
@@ -224,11 +224,8 @@ class Dispatcher:
         return min(found, self.num_routed or found)
 
     def prefixes(self, order: DecodeOrder) -> Prefixes:
-        """What an order's prompt begins with; nothing if Decoders reuse no prefix, or its log-probabilities are wanted:
-        then it is computed apart from all others."""
-        if not self._reuses or order.prompt_logprobs is not None:
-            return []
-        return prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
+        """What an order's prompt begins with; nothing if Decoders reuse no prefix."""
+        return prefix_digests(order.prompt_ids, self._chunk, order.prefix_salt) if self._reuses else []
 
     async def home(
         self, order: DecodeOrder, prefixes: Prefixes, lost: set[str], number_format: str | None = None

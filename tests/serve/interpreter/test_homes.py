@@ -43,8 +43,8 @@ class Decoding:
         return [attempt.replica for attempt in self.attempts.values()]
 
 
-def order(**changes):
-    return DecodeOrder("r", "m", PROMPT, Limits(), False, SamplingParams(), **changes)
+def order(request_id="r", **changes):
+    return DecodeOrder(request_id, "m", PROMPT, Limits(), False, SamplingParams(), **changes)
 
 
 def with_two_decoders(scenario, config=CONFIG):
@@ -92,11 +92,10 @@ def test_a_prompt_that_is_being_decoded_draws_the_same_prompt_until_its_answer_e
 
 def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_apart():
     async def scenario(dispatcher):
-        scored = order(prompt_logprobs=0)
-        dispatcher.lanes.opened(Decoding("b", dispatcher.prefixes(scored)))
+        dispatcher.lanes.opened(Decoding("b", dispatcher.prefixes(order("first", prompt_logprobs=0))))
         before = await home(dispatcher, order())
         dispatcher.lanes.opened(Decoding("b", dispatcher.prefixes(order())))
-        return before, await home(dispatcher, scored)
+        return before, await home(dispatcher, order("second", prompt_logprobs=0))
 
     assert with_two_decoders(scenario) == ("a", "a")
 
