@@ -226,7 +226,7 @@ def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
         async for batch in home.events(request_id):
             for event in batch:
                 if isinstance(event, ForkEvent):
-                    chunk = new_engine().generate(request.replace(prompt_ids=(), snapshot=event.snapshot))
+                    chunk = new_engine().generate(request.replace(prompt_ids=(), snapshot=event.snapshot()))
                     chunks[event.path] = chunk.response_ids
                     await home.absorb(request_id, event.path, chunk.response_ids)
                 if isinstance(event, DoneEvent):

@@ -61,7 +61,7 @@ def elsewhere(fork, request, **sizes):
     """The chunk's tokens as another engine decodes it, within what it was lent."""
     chunk = request.replace(
         prompt_ids=(),
-        snapshot=fork.snapshot,
+        snapshot=fork.snapshot(),
         sampling=replace(request.sampling, stop=()),  # a stop string is one of the whole text
         limits=fork.lent,
         lent=True,

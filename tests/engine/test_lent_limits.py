@@ -37,7 +37,7 @@ def run_apart(home, other, request):
         fork = forks.pop()
         chunks.append(
             other.generate(
-                request.replace(prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True)
+                request.replace(prompt_ids=(), snapshot=fork.snapshot(), limits=fork.lent, lent=True)
             )
         )
         home.absorb(request_id, fork.path, chunks[-1].response_ids)

@@ -220,7 +220,7 @@ def test_a_chunk_decoded_elsewhere_finds_the_prompt_that_it_sees():
     forked = next(
         event for _ in range(120) for event in home.step() if getattr(event, "snapshot", None) is not None
     )
-    chunk = ask((), snapshot=forked.snapshot, lent=True, limits=forked.lent)
+    chunk = ask((), snapshot=forked.snapshot(), lent=True, limits=forked.lent)
     (result,), _ = other.run(chunk)
     assert result.cached_tokens == len(A) // CHUNK * CHUNK
     assert result.response_ids == engine(reuse_prefixes=False).generate(chunk).response_ids

@@ -15,6 +15,6 @@ def decode_chunks_elsewhere(new_engine: Callable[[], Engine], request: Request) 
                 return event.result
             if isinstance(event, ForkEvent) and event.snapshot:
                 chunk = decode_chunks_elsewhere(
-                    new_engine, request.replace(prompt_ids=(), snapshot=event.snapshot)
+                    new_engine, request.replace(prompt_ids=(), snapshot=event.snapshot())
                 )
                 home.absorb(request_id, event.path, chunk.response_ids)

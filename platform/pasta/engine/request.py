@@ -184,7 +184,7 @@ class Request:
     ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens are fed, and
     the model's choice is ignored). ``place_locally`` decides for each fork, given the number of live threads and the
     chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have enough left to lend, its
-    ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb`` or ``adopt``. With ``lent`` the
+    ``ForkEvent`` has a snapshot and limits, and the parent waits for ``absorb`` or ``adopt``. With ``lent`` the
     limits of this request are lent ones: a chunk that they would cut is given back instead, with the finish reason
     short. ``progress`` is what was decoded of it elsewhere before. ``logprobs`` is the number of likeliest tokens that
     each ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed). Only requests of the same
@@ -260,13 +260,14 @@ class TokenEvent(Event):
 
 @dataclass(slots=True)
 class ForkEvent(Event):
-    """A promise closed. ``snapshot`` and ``lent`` are set if the chunk is to be decoded elsewhere."""
+    """A promise closed. ``snapshot``, which makes what another engine needs, and ``lent`` are set if the chunk is to be
+    decoded elsewhere. Who follows the answer by its tokens makes the same snapshot himself, at no cost here."""
 
     child: int
     path: Path
     topic: str
     estimate: int
-    snapshot: Snapshot | None = None
+    snapshot: Callable[[], Snapshot] | None = None
     lent: Limits | None = None
 
 

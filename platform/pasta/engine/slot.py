@@ -1,5 +1,6 @@
 """One request while it decodes: its interpreter, the tokens to feed, and its text in reading order."""
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -311,7 +312,7 @@ class Slot:
             child.path,
             self.codec.decode_text(child.topic_ids),
             child.estimate,
-            None if lent is None else self.interpreter.snapshot(fork.child),
+            None if lent is None else functools.partial(self.interpreter.snapshot, fork.child),
             lent,
         )
 
