@@ -222,6 +222,16 @@ class Refused:
 
 
 @message
+class PromptTokens:
+    """Interpreter → Gateway: how many tokens a prompt has, and as JSON, which the Gateway sends on as it is, their ids
+    and, if asked for, the text of each."""
+
+    count: int
+    tokens: bytes
+    strings: bytes
+
+
+@message
 class Version:
     """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model.
 

@@ -232,24 +232,21 @@ class Gateway:
         dependencies=openapi.KEY,
         openapi_extra=openapi.body_of(TokenizeText),
     )
-    async def tokenize(self, request: Request) -> JSONResponse:
+    async def tokenize(self, request: Request) -> Response:
         with self._open(request):
             given = await self._read(request, read_tokenize_request)
-            tokens = await self._encoded(
+            found = await self._encoded(
                 given.model,
                 "tokenize",
                 given.input,
                 given.add_special_tokens,
                 given.chat_template_kwargs or {},
-            )
-            pieces = [[token] for token in tokens]
-            shown = (
-                await self._encoded(given.model, "detokenize", pieces) if given.return_token_strs else None
+                given.return_token_strs,
             )
             most = self._contexts[given.model]
-            return JSONResponse(
-                {"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": shown}
-            )
+            body = b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}'
+            body %= found.count, most, found.tokens, found.strings
+            return Response(body, media_type="application/json")
 
     @app.post(
         "/detokenize",
@@ -261,7 +258,7 @@ class Gateway:
     async def detokenize(self, request: Request) -> JSONResponse:
         with self._open(request):
             given = await self._read(request, read_detokenize_request)
-            (text,) = await self._encoded(given.model, "detokenize", [given.tokens])
+            text = await self._encoded(given.model, "detokenize", given.tokens)
             return JSONResponse({"prompt": text})
 
     async def _answer(

@@ -32,6 +32,7 @@ from serve.wire import (
     Finished,
     Order,
     PromptInput,
+    PromptTokens,
     Refused,
     Update,
     UpdateBatches,
@@ -203,17 +204,22 @@ class InterpreterDeployment:
                 yield updates if echo is None else echo.passed(updates, decoded, session.end)
 
     async def tokenize(
-        self, model: str, prompt: PromptInput, begin: bool, options: Mapping[str, int] | None = None
-    ) -> list[int] | Refused:
-        """The token ids of a text or a conversation."""
+        self,
+        model: str,
+        prompt: PromptInput,
+        begin: bool,
+        options: Mapping[str, int] | None = None,
+        strings: bool | None = None,
+    ) -> PromptTokens | Refused:
+        """The tokens of a text or a conversation."""
         thread = self._encoding_long if RequestEncoder.is_long(prompt) else self._encoding
-        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin, options), thread)
-
-    async def detokenize(self, model: str, tokens: list[list[int]]) -> list[str] | Refused:
-        """The text of each list of token ids."""
         return await self._encoded(
-            model, lambda encoder: [encoder.detokenize(ids) for ids in tokens], self._encoding
+            model, lambda encoder: encoder.tokenize(prompt, begin, options, strings), thread
         )
+
+    async def detokenize(self, model: str, tokens: list[int]) -> str | Refused:
+        """The text of token ids."""
+        return await self._encoded(model, lambda encoder: encoder.detokenize(tokens), self._encoding)
 
     async def _encoded(
         self, model: str, ask: Callable[[RequestEncoder], T], thread: ThreadPoolExecutor

@@ -1,7 +1,8 @@
 """Turns a request into orders to decode: encodes its prompts, and checks them against the model's context. No I/O."""
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from pasta.rows import short_repr
 from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
 from serve.interpreter.lengths import LeastTokens
 from serve.interpreter.template import variables
-from serve.wire import DecodeOrder, DecodingMode, Order, PromptInput, Refused
+from serve.wire import DecodeOrder, DecodingMode, Order, PromptInput, PromptTokens, Refused
 
 _SEEDS = 2**63
 #: Odd, so that no two choices of a request share a seed.
@@ -25,6 +26,8 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 #: Prompts of more characters are encoded in the thread for long ones. Encoding takes about a second a megabyte.
 _LONG_CHARS = 32_768
+#: Tokens that are written as JSON at once, for about a millisecond.
+_PIECE = 10_000
 
 
 def _texts(prompt: PromptInput) -> list[str]:
@@ -41,6 +44,12 @@ def _is_ids(prompt: PromptInput) -> bool:
 def _parameter(prompt: PromptInput) -> str:
     """The request's parameter that holds the prompt."""
     return "prompt" if isinstance(prompt, str) or _is_ids(prompt) else "messages"
+
+
+def _json_list(ids: Sequence[int], shown: Callable[[int], str]) -> bytes:
+    """A list in JSON of what is shown for each token. Made piece by piece, so that other threads have their turns."""
+    pieces = (ids[at : at + _PIECE] for at in range(0, len(ids), _PIECE))
+    return f"[{','.join(','.join(map(shown, piece)) for piece in pieces)}]".encode()
 
 
 def _load(model: ModelConfig) -> tuple[Any, Codec]:
@@ -172,14 +181,23 @@ class RequestEncoder:
             raise RequestRefused(f"{name}: {error}", param=name) from None
 
     def tokenize(
-        self, prompt: PromptInput, begin: bool, options: Mapping[str, int] | None = None
-    ) -> list[int]:
-        """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation
-        under the chat template's ``options``. Raises :class:`RequestRefused`."""
+        self,
+        prompt: PromptInput,
+        begin: bool,
+        options: Mapping[str, int] | None = None,
+        strings: bool | None = None,
+    ) -> PromptTokens:
+        """The tokens of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation
+        under the chat template's ``options``; with the text of each if ``strings``. Raises :class:`RequestRefused`."""
         long = self.is_long(prompt)
-        ids = self._encode(prompt, long, options)
-        first = len(self._codec(long).begin_ids) if isinstance(prompt, str) and not begin else 0
-        return ids[first:]
+        ids, codec = self._encode(prompt, long, options), self._codec(long)
+        if isinstance(prompt, str) and not begin:
+            ids = ids[len(codec.begin_ids) :]
+        texts = b"null"
+        if strings:
+            shown = {token: json.dumps(codec.decode_text([token]), ensure_ascii=False) for token in {*ids}}
+            texts = _json_list(ids, shown.__getitem__)
+        return PromptTokens(len(ids), _json_list(ids, str), texts)
 
     def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids. Raises :class:`RequestRefused` for an id that the model does not have."""

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
 from pasta.interpreter import RepetitionDetection
+from pasta.lang import encode_start
 from pasta.lang.positions import Positions
 from serve.calls.replicas import CompatibleReplicas
 from serve.config import AdmissionSettings, LimitSettings, ServeConfig
+from serve.interpreter import encoding
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
@@ -199,7 +201,19 @@ def test_a_request_sets_variables_of_the_chat_template(tmp_path, encoder):
     }
     assert prompts[True] == plain
     assert own.detokenize(prompts[False]) == own.detokenize(plain) + "Plainly."
-    assert own.tokenize(HELLO, True, {"thinking": False}) == prompts[False]
+    assert json.loads(own.tokenize(HELLO, True, {"thinking": False}).tokens) == prompts[False]
+
+
+@pytest.mark.parametrize("text", ["", "Hello", 'Hello "you", \u2028é\n' * 9])
+def test_tokens_come_as_json_lists(encoder, text, monkeypatch):
+    """The Gateway sends them on as they are: a million of them would hold its event loop for half a second."""
+    monkeypatch.setattr(encoding, "_PIECE", 10)
+    found = encoder.tokenize(text, True, strings=True)
+    ids = encode_start(encoder.codec, text)
+    assert found.count == len(ids)
+    assert json.loads(found.tokens) == ids
+    assert json.loads(found.strings) == [encoder.detokenize([token]) for token in ids]
+    assert encoder.tokenize(text, True).strings == b"null"
 
 
 def test_a_variable_that_the_chat_template_lacks_is_refused(encoder):
