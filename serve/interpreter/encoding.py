@@ -222,11 +222,15 @@ class RequestEncoder:
         return self._least(*(message["content"] for message in kept))
 
     def _too_long(self, tokens: str, name: str) -> RequestRefused:
-        return RequestRefused(
-            f"The prompt has {tokens} tokens, but this service takes {self.max_prompt_tokens}; shorten the {name}.",
-            param=name,
-            code="context_length_exceeded",
+        prompts = (
+            f", and that of prompts {self.max_prompt_tokens}" if self.max_prompt_tokens < self.context else ""
         )
+        return self._exceeds_context(f"{prompts}, but this prompt has {tokens}; shorten the {name}.", name)
+
+    def _exceeds_context(self, why: str, param: str) -> RequestRefused:
+        # Clients that know no codes, as litellm, look for the words with which OpenAI's own message begins.
+        message = f"This model's maximum context length is {self.context} tokens{why}"
+        return RequestRefused(message, param=param, code="context_length_exceeded")
 
     def _encode(self, prompt: PromptInput, long: bool, options: Mapping[str, int] | None) -> list[int]:
         """The token ids of the prompt; ``long``: in the thread for long ones. Raises :class:`RequestRefused`."""
@@ -268,16 +272,15 @@ class RequestEncoder:
         room = self.context - len(prompt_ids)
         if order.max_tokens:
             limit, least = "max_tokens", order.max_tokens
-            asked = f" and {least} were asked for"
+            asked = f", and {least} were asked for"
         else:  # the Gateway has compared the two
             limit, least = "min_tokens", order.sampling.min_tokens
-            asked = f" and at least {least} were asked for" if least else ""
+            asked = f", and at least {least} were asked for" if least else ""
         if max(least, 1) > room:
-            raise RequestRefused(
-                f"The prompt has {len(prompt_ids)} tokens{asked}, but this model's context holds {self.context}; "
-                f"shorten the {name}" + (f" or lower {limit}." if asked else "."),
-                param=name if room < 1 else limit,
-                code="context_length_exceeded",
+            lower = f" or lower {limit}" if asked else ""
+            raise self._exceeds_context(
+                f", but this prompt has {len(prompt_ids)}{asked}; shorten the {name}{lower}.",
+                name if room < 1 else limit,
             )
         limits = dataclasses.replace(
             self.limits,

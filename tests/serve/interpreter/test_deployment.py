@@ -230,6 +230,14 @@ def test_a_variable_that_the_chat_template_lacks_is_refused(encoder):
         )
 
 
+def test_a_service_may_take_shorter_prompts_than_the_model(config):
+    config = config.model_copy(update={"limits": LimitSettings(max_prompt_tokens=20)})
+    with pytest.raises(
+        RequestRefused, match="length is 510 tokens, and that of prompts 20, but this prompt has"
+    ):
+        RequestEncoder(config.models["tiny"], config).decode_orders(order(prompts=["a" * 300]))
+
+
 def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
     """With ``max_tokens`` the Gateway compares the two."""
     (most,) = encoder.decode_orders(order())
@@ -240,7 +248,10 @@ def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
         encoder.decode_orders(order(sampling=SamplingParams(min_tokens=room + 1)))
     refused = caught.value.refused
     assert (refused.status, refused.param, refused.code) == (400, "min_tokens", "context_length_exceeded")
-    assert f"and at least {room + 1} were asked for" in refused.message
+    assert refused.message.startswith(
+        "This model's maximum context length is 510 tokens, but this prompt has "
+    )
+    assert f", and at least {room + 1} were asked for; " in refused.message
     assert refused.message.endswith("shorten the messages or lower min_tokens.")
 
 
@@ -286,6 +297,7 @@ def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused
 
     (refused,), held = asyncio.run(scenario())
     assert (refused.status, refused.code) == (400, "context_length_exceeded")
+    assert refused.message.startswith("This model's maximum context length is 510 tokens")  # as OpenAI's does
     assert sum(held.values()) == 0
 
 
