@@ -24,7 +24,8 @@ def _either(name: str, **others: Schema) -> Schema:
 
 
 class TokenizeText(_Tokens):
-    """The body of POST /tokenize: a text, or the messages of a conversation instead."""
+    """The body of POST /tokenize: a text, or the messages of a conversation instead. They may have more tokens than
+    the model takes."""
 
     model_config = ConfigDict(
         json_schema_extra=described(

@@ -188,7 +188,8 @@ class RequestEncoder:
         strings: bool | None = None,
     ) -> PromptTokens:
         """The tokens of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation
-        under the chat template's ``options``; with the text of each if ``strings``. Raises :class:`RequestRefused`."""
+        under the chat template's ``options``; with the text of each if ``strings``. They may be more than the context
+        holds: who counts them wants to know. Raises :class:`RequestRefused`."""
         long = self.is_long(prompt)
         ids, codec = self._encode(prompt, long, options), self._codec(long)
         if isinstance(prompt, str) and not begin:
@@ -235,9 +236,6 @@ class RequestEncoder:
     def _encode(self, prompt: PromptInput, long: bool, options: Mapping[str, int] | None) -> list[int]:
         """The token ids of the prompt; ``long``: in the thread for long ones. Raises :class:`RequestRefused`."""
         name = _parameter(prompt)
-        # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
-        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
-            raise self._too_long(f"at least {least}", name)
         codec = self._codec(long)
         if unknown := sorted({*(options or ())} - self.template_options):
             known = ", ".join(sorted(self.template_options)) or "none"
@@ -264,6 +262,9 @@ class RequestEncoder:
     def _decode_order(self, order: Order, prompt: PromptInput, long: bool) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         name = _parameter(prompt)
+        # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
+        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
+            raise self._too_long(f"at least {least}", name)
         prompt_ids = self._encode(prompt, long, order.template_options)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
