@@ -3,13 +3,14 @@
     python -m jobs.evaluate --config configs/evaluate/atlas.yaml
 
 Every prompt is answered by every method in turn, on one Ray worker; then a judge rates the answers; then figures and a
-report follow from the records. The same command again goes on at the prompt where the last one stopped. Single keys are
-set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-only`` writes the report of what is there.
+report follow from the records. The same command again goes on at the prompt where the last one stopped; with another
+judge it keeps the answers. Single keys are set with ``--set prompts.count=50``; ``--restart`` measures anew;
+``--report-only`` writes the report of what is there.
 """
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -27,6 +28,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig, MethodSection
 from pasta.evaluation.judging import JUDGED, answer_judge, check_prompts
+from pasta.evaluation.kept import EvaluationOutput
 from pasta.evaluation.prompts import EvalPrompt, digest, read_eval_prompts
 from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, read_evaluation
 from pasta.evaluation.results.outcomes import RunningSpeedups
@@ -40,7 +42,7 @@ from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
-from pasta.stages.stage import StageOutput, changed_key, model_inputs, read_manifest
+from pasta.stages.stage import Manifest, changed_key, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
 from serve.imports import uncollected, without_torch
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 
 CONFIG = EvaluateConfig
 STAGE = "evaluate"
+#: A prompt, and the methods that have to answer it.
+Asked = tuple[EvalPrompt, Sequence[str]]
 
 
 def parser() -> ArgumentParser:
@@ -76,7 +80,7 @@ def _check_options(options: Namespace) -> None:
         raise UserError("--report-only: expected without --restart, which forgets the records")
 
 
-def stage(config: EvaluateConfig, *, restart: bool = False) -> StageOutput:
+def stage(config: EvaluateConfig, *, restart: bool = False) -> EvaluationOutput:
     """The stage on disk. Raises UserError for methods, prompts and a judge that cannot be used."""
     return _stage(config, read_eval_prompts(config.prompts), restart)
 
@@ -92,11 +96,19 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     keys = method_keys(config.methods)
     api_key = judge_key(config.judge)
     with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
-        answers = RecordFile(job.work_dir / ANSWERS, output.config)
+        notes = {"inputs": output.fingerprints} | ({"restarted": True} if restart else {})
+        answers = RecordFile(job.work_dir / ANSWERS, output.config, notes=notes)
         verdicts = RecordFile(job.work_dir / VERDICTS, output.config)
+        if "restarted" not in answers.notes:  # a restart that was cut goes on without the option
+            output.keep(config.name, answers, verdicts)
         usage: dict[str, float] = {}
-        with _cluster(config.workers, _needs_workers(config.judge, answers, verdicts, len(prompts)), address):
-            _decode(config, prompts, answers, keys, job, address)
+        left = {
+            number: (entry, missing)
+            for number, entry in enumerate(prompts)
+            if (missing := output.missing(answers.records.get(entry.id)))
+        }
+        with _cluster(config.workers, _needs_workers(config.judge, left, verdicts, len(prompts)), address):
+            _decode(config, len(prompts), left, answers, keys, job, address)
             if config.judge is not None:
                 usage = _judge(config, config.judge, answers, verdicts, api_key, address)
         summary = _report(config, job.work_dir, job.tracker)
@@ -116,7 +128,7 @@ def report_only(config: EvaluateConfig) -> int:
     return 0
 
 
-def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> StageOutput:
+def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> EvaluationOutput:
     from pasta.candidates.checks import check_shared
     from pasta.evaluation.methods.checks import check_methods
 
@@ -127,7 +139,7 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
         check_prompts(config.judge, prompts)
     values = config.identity() | {"prompt_ids": digest(entry.prompt for entry in prompts)}
     inputs = model_inputs(config.models()) | _draft_heads(config) | config.prompts.inputs()
-    return StageOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
+    return EvaluationOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
 
 
 def _draft_heads(config: EvaluateConfig) -> dict[str, str | Path]:
@@ -152,10 +164,12 @@ def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], addres
         check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
 
 
-def _needs_workers(judge: JudgeSection | None, answers: RecordFile, verdicts: RecordFile, total: int) -> bool:
+def _needs_workers(
+    judge: JudgeSection | None, left: Mapping[int, Asked], verdicts: RecordFile, total: int
+) -> bool:
     """Whether any model has work left. Grading, and asking an endpoint, need no model here."""
     has_reward = judge is not None and judge.reward is not None
-    return len(answers) < total or (has_reward and len(verdicts) < total)
+    return bool(left) or (has_reward and len(verdicts) < total)
 
 
 def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> AbstractContextManager[object]:
@@ -167,32 +181,38 @@ def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> A
 
 def _decode(
     config: EvaluateConfig,
-    prompts: Sequence[EvalPrompt],
+    total: int,
+    left: Mapping[int, Asked],
     answers: RecordFile,
     keys: Mapping[str, str | None],
     job: StageRun,
     address: str | None,
 ) -> None:
-    """Answer what is not answered yet, a prompt at a time. The first answer replaces an earlier evaluation."""
-    left = {number: entry for number, entry in enumerate(prompts) if entry.id not in answers}
+    """Answer what is ``left`` of ``total`` prompts, one at a time. With --restart the first answer replaces an earlier
+    evaluation."""
     directory = answers.path.parent
     machines = Machines(config.name, directory, read_machines(directory) if len(answers) else [])
     speedups = RunningSpeedups(config.baseline, is_timed=config.repeats > 0)
-    for record in answers.records.values():
-        speedups.count(record)
-    progress = Progress(
-        f"{config.name}, decoding", len(prompts), "prompts", len(answers), tracker=job.tracker, job=STAGE
-    )
+    cut = {entry.id for entry, _ in left.values()}
+    for key, record in answers.records.items():
+        if key not in cut:
+            speedups.count(record)
+    found = total - len(left)
+    progress = Progress(f"{config.name}, decoding", total, "prompts", found, tracker=job.tracker, job=STAGE)
 
     def finished(number: int, result: tuple[Record, dict[str, Any]]) -> None:
         record, machine = result
         job.output.replace()
         machines.add(machine)
-        speedups.count(answers.add(left[number].id, record))
+        key = left[number][0].id
+        both = answers.records.get(key, {"answers": {}})["answers"] | record["answers"]
+        speedups.count(answers.add(key, {**record, "answers": {name: both[name] for name in config.methods}}))
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)
 
-    sections = (config.methods, config.limits, config.engine)
+    asked = {name for _, names in left.values() for name in names}
+    methods = {name: section for name, section in config.methods.items() if name in asked}
+    sections = (methods, config.limits, config.engine)
     make = partial(_make_decoder, *sections, keys, config.repeats, config.workers.num_workers)
     run_shards(make, left, finished, config.workers, address)
 
@@ -215,7 +235,12 @@ def _make_decoder(
 
     made = make_methods(methods, limits, engine, keys, ranks, num_workers)
     machine = describe_machine(resolve_device(engine.device), number_formats(made))
-    return lambda entry: (decode_prompt(made, entry, repeats), machine)
+
+    def work(asked: Asked) -> tuple[Record, dict[str, Any]]:
+        entry, names = asked
+        return decode_prompt({name: made[name] for name in names}, entry, repeats), machine
+
+    return work
 
 
 def _judge(
@@ -281,28 +306,28 @@ def _report(config: EvaluateConfig, directory: Path, tracker: Tracker) -> Summar
 def _records_of(config: EvaluateConfig) -> Path:
     """The directory with this configuration's records. Raises UserError if there is none."""
     manifest = read_manifest(config.output_dir)
-    if manifest is None:
-        output = stage(config)
-        if not (output.work_dir / ANSWERS).is_file():
-            raise UserError(
-                f"--report-only: {config.output_dir}: nothing is decoded with this configuration yet; run it first"
-            )
-        return output.work_dir
+    wrong = "nothing is decoded with this configuration yet; run it first"
+    if manifest is not None and not (wrong := _other_configuration(config, manifest)):
+        return config.output_dir
+    # Beside a finished one with another judge there may be one that goes on from its answers.
+    with suppress(UserError) if manifest is not None else nullcontext():
+        work_dir = stage(config).work_dir
+        if (work_dir / ANSWERS).is_file():
+            return work_dir
+    raise UserError(f"--report-only: {config.output_dir}: {wrong}")
+
+
+def _other_configuration(config: EvaluateConfig, manifest: Manifest) -> str:
+    """What a finished stage was made with that is not in the configuration; empty if it is this evaluation."""
     made = {key: manifest.config.get(key) for key in config.measured()}
+    expected = "expected the configuration that it was made with"
     if manifest.stage != STAGE or made != config.measured():
-        raise UserError(
-            f"--report-only: {config.output_dir}: holds stage {manifest.stage!r} with other methods; expected the "
-            "configuration that it was made with"
-        )
+        return f"holds stage {manifest.stage!r} with other methods; {expected}"
     # The report shows the configuration. Keys that one of the two does not have are of other commits.
     ours, theirs = by_dotted_key(config.identity()), by_dotted_key(manifest.config)
     both = (key for key in ours.keys() | theirs.keys() if _says(ours, key) and _says(theirs, key))
-    if changed := changed_key(ours, theirs, both):
-        raise UserError(
-            f"--report-only: {config.output_dir}: was made with {changed}; expected the configuration that it was made "
-            "with"
-        )
-    return config.output_dir
+    changed = changed_key(ours, theirs, both)
+    return f"was made with {changed}; {expected}" if changed else ""
 
 
 def _says(values: Mapping[str, Any], key: str) -> bool:

@@ -4,7 +4,8 @@
 
 The same command again skips every stage whose configuration and inputs have not changed, goes on with the one that was
 cut, and says which and why. ``--dry-run`` prints that plan and runs nothing. A changed stage gets a directory of its
-own: no earlier output is ever overwritten.
+own, and an evaluation that keeps answers of an earlier one takes its place, which sets that aside: no earlier output is
+ever overwritten.
 """
 
 import importlib
@@ -51,6 +52,8 @@ class StageOnDisk(OnDisk, Protocol):
     def is_resumed(self) -> bool: ...
 
     def made(self, manifest: Manifest) -> bool: ...
+
+    def keeps_of(self, directory: Path) -> bool: ...
 
     def difference(self, other: Manifest) -> str: ...
 
@@ -314,10 +317,11 @@ def _step(
 
 
 def _place(config: PipelineConfig, name: str, stage: StageOnDisk) -> Path:
-    """The directory of the stage's output."""
-    made = {place: manifest for place, manifest in _finished(config, name) if stage.made(manifest)}
-    named = config.output_dir / f"{name}-{stage.identity[:8]}"
-    return max(made, key=lambda place: made[place].finished, default=named)
+    """The directory of the stage's output: where it is, where one is of which it keeps something, or a new one."""
+    finished = sorted(_finished(config, name), key=lambda each: each[1].finished, reverse=True)
+    made = [place for place, manifest in finished if stage.made(manifest)]
+    kept = (place for place, _ in finished if stage.keeps_of(place))
+    return made[0] if made else next(kept, config.output_dir / f"{name}-{stage.identity[:8]}")
 
 
 def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:

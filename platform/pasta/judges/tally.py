@@ -7,7 +7,7 @@ from pasta.rows import read_json
 from pasta.stages.records import Record, write_json
 
 #: The file beside verdicts that says what they have cost so far.
-_USAGE = "usage.json"
+USAGE = "usage.json"
 
 
 class VerdictTally:
@@ -36,7 +36,7 @@ class VerdictTally:
         """Keep the usage so far, if there is any, beside the verdicts in a directory, for the run that goes on with
         them."""
         if self._usage:
-            write_json(directory / _USAGE, self._usage)
+            write_json(directory / USAGE, self._usage)
 
     def __str__(self) -> str:
         told = "".join(
@@ -53,6 +53,6 @@ class VerdictTally:
 
 def counted_usage(directory: Path) -> dict[str, float]:
     """What the verdicts in a directory have cost in earlier runs; empty if nothing is written there."""
-    path = directory / _USAGE
+    path = directory / USAGE
     usage: dict[str, float] = read_json(path) if path.is_file() else {}
     return usage

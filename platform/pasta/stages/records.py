@@ -14,27 +14,36 @@ Record = dict[str, Any]
 
 
 class RecordFile:
-    """Records of one stage as JSON lines, by key; the first line holds the configuration they were made with.
+    """Records of one stage as JSON lines, by key; the first line holds the configuration they were made with, and
+    ``notes`` on it, to which those of earlier runs belong.
 
     A file of another configuration is set aside (``.old``) when the first record of this one is added; a run that ends
     before that changes nothing. A last line that was cut off by a killed process is dropped. ``fresh`` sets any earlier
     file aside.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        fresh: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path, self.notes = path, dict(notes or {})
         self.config = json.loads(json.dumps(config))
         self.records: dict[str, Record] = {}
         lines = read_whole_rows(path) if os.path.exists(path) else []
         goes_on = bool(lines) and not fresh and lines[0].get("config") == self.config
         if goes_on:
             self.records = {record["key"]: record for record in lines[1:] if "key" in record}
+            self.notes = {key: value for key, value in lines[0].items() if key != "config"} | self.notes
         self._is_other = len(lines) > 1 and not goes_on  # an empty one is not worth keeping
         if not self._is_other:
             self._write()
 
     def _write(self) -> None:
-        lines = ({"config": self.config}, *self.records.values())
+        lines = ({"config": self.config, **self.notes}, *self.records.values())
         write_whole(self.path, "".join(map(record_line, lines)))
 
     def __contains__(self, key: str) -> bool:

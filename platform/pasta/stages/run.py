@@ -77,7 +77,8 @@ def stage_run(
         check_apart(run_dir, config.output_dir, "run_dir")
         output.check_outside(run_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
-        if not output.is_resumed and (others := output.unfinished_others()):
+        others = [path for path in output.unfinished_others() if not output.keeps_of(path)]
+        if not output.is_resumed and others and output.earlier is None:
             more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
             print(
                 f"{config.name}: starts from the beginning; unfinished work with another configuration or other "

@@ -3,7 +3,8 @@ complete.
 
 A stage's identity is a digest of its configuration (without its names and output directory) and of its inputs.
 Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started again
-finds it and continues, another stage never takes it for its own.
+finds it and continues, another stage never takes it for its own. A stage may keep a part of what others left
+(``StageOutput.keeps_of``).
 """
 
 import glob
@@ -80,6 +81,10 @@ class Stage:
         """Whether ``manifest`` describes this stage's output."""
         return manifest.identity == self.identity
 
+    def keeps_of(self, directory: Path) -> bool:
+        """Whether a part of what another stage has left in ``directory``, finished or not, holds for this one too."""
+        return False
+
     def newer_inputs(self, directory: Path) -> list[str]:
         """The inputs that a stage has finished after this one's output in ``directory``, each with its own directory;
         empty if the output is not this stage's.
@@ -128,8 +133,9 @@ class StageOutput(Stage):
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
     ``output_dir``. With ``restart``, ``start`` deletes what this stage has left in the former, and ``replace`` what is
-    in the latter. Raises UserError, naming ``key``, if ``output_dir`` holds something else, lies in an input or cannot
-    be made.
+    in the latter. A finished output of which this stage keeps something (``keeps_of``) becomes unfinished work, under
+    its own identity, when this stage finishes: its configuration finds it there. Raises UserError, naming ``key``, if
+    ``output_dir`` holds something else, lies in an input or cannot be made.
     """
 
     def __init__(
@@ -145,8 +151,10 @@ class StageOutput(Stage):
         super().__init__(stage, config, inputs)
         self.check_outside(output_dir, key)
         self.output_dir, self._key = output_dir, key
-        self.work_dir = output_dir.parent / f".{output_dir.name}.{self.identity}.partial"
+        self.work_dir = self._work_dir(self.identity)
         self.manifest = read_manifest(output_dir)
+        #: A finished stage in ``output_dir`` whose place this one will take.
+        self.earlier: Manifest | None = None
         if self.manifest is not None and self.manifest.stage != stage:
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r}, not {stage!r}; name another directory"
@@ -156,6 +164,8 @@ class StageOutput(Stage):
         self._replaces = restart and self.manifest is not None
         if self._replaces:
             self.manifest = None
+        if self.manifest is not None and not self.made(self.manifest) and self.keeps_of(output_dir):
+            self.earlier, self.manifest = self.manifest, None
         if self.manifest is not None and not self.made(self.manifest):
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
@@ -167,12 +177,21 @@ class StageOutput(Stage):
         if (
             self.manifest is None
             and not self._replaces
+            and self.earlier is None
             and output_dir.exists()
             and (not output_dir.is_dir() or any(output_dir.iterdir()))
         ):
             raise UserError(
                 f"{key}: {output_dir}: exists and is no finished stage; name another or move it away"
             )
+
+    def _work_dir(self, identity: str) -> Path:
+        return self.output_dir.parent / f".{self.output_dir.name}.{identity}.partial"
+
+    @property
+    def set_aside(self) -> Path | None:
+        """Where the finished stage goes whose place this one will take."""
+        return None if self.earlier is None else self._work_dir(self.earlier.identity)
 
     @property
     def is_done(self) -> bool:
@@ -193,7 +212,8 @@ class StageOutput(Stage):
     def start(self) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
         this one looked for it."""
-        if self.manifest is None and not self._replaces and read_manifest(self.output_dir) is not None:
+        found = read_manifest(self.output_dir)
+        if self.manifest is None and not self._replaces and found not in (None, self.earlier):
             raise UserError(
                 f"{self._key}: {self.output_dir}: another run has finished it meanwhile; the same command finds it"
             )
@@ -213,11 +233,16 @@ class StageOutput(Stage):
         self.restarts = self._replaces = False
 
     def finish(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
-        """Write the manifest and put the whole in place, in that order."""
+        """Write the manifest, set an earlier output aside, and put the whole in place, in that order."""
         self.replace()
         manifest = self.to_manifest(figures, code_version)
         write_manifest(self.work_dir, manifest)
         with writing(self.output_dir):
+            if self.set_aside is not None and self.output_dir.is_dir():
+                shutil.rmtree(
+                    self.set_aside, ignore_errors=True
+                )  # of a restart that ended before its first result
+                self.output_dir.rename(self.set_aside)
             if self.output_dir.is_dir():
                 self.output_dir.rmdir()
             self.work_dir.rename(self.output_dir)

@@ -23,7 +23,7 @@ class Evaluation:
     """Answers and verdicts in the order in which they were made.
 
     ``config`` is the evaluation's own, ``inputs`` the fingerprints of what it read by name. One that is not finished
-    has no manifest, and so neither ``inputs`` nor ``code_version``.
+    has no manifest, and so no ``code_version``.
     """
 
     directory: Path
@@ -60,19 +60,20 @@ def read_evaluation(directory: Path) -> Evaluation:
     """Read the evaluation in ``directory``. Raises UserError, naming file and line, if it is none."""
     if not os.path.isdir(directory):
         raise UserError(f"{shown(directory)}: no such directory; expected an evaluation's (with {ANSWERS})")
-    config, answers = _read(directory / ANSWERS, "answers", _check_answers)
+    head, answers = _read(directory / ANSWERS, "answers", _check_answers)
     verdicts: list[Record] = []
     if os.path.exists(directory / VERDICTS):
         _, verdicts = _read(directory / VERDICTS, "verdicts", _check_verdicts)
     if not answers:
         raise UserError(f"{directory / ANSWERS}: it holds no answers yet")
     manifest = _read_manifest(directory / MANIFEST)
+    read = {name: value["fingerprint"] for name, value in manifest.get("inputs", {}).items()}
     return Evaluation(
         directory,
         tuple(answers),
         tuple(verdicts),
-        config=manifest.get("config") or config,
-        inputs={name: value["fingerprint"] for name, value in manifest.get("inputs", {}).items()},
+        config=manifest.get("config") or head.get("config", {}),
+        inputs=read if manifest else head.get("inputs", {}),
         code_version=manifest.get("code_version", ""),
         finished=bool(manifest),
     )
@@ -84,15 +85,15 @@ def last_user_message(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record]]:
-    """The configuration in a RecordFile's first line and its records; a last line that was cut off is left out."""
+    """A RecordFile's first line and its records; a last line that was cut off is left out."""
     row = f'a record of an evaluation, {{"key", "{key}", …}}'
-    config: dict[str, Any] = {}
+    head: dict[str, Any] = {}
     records: dict[str, Record] = {}
     for number, line in numbered(read_lines(path, expected="the directory of an evaluation")):
         try:
             value = parse_object(line, row)
             if "config" in value and "key" not in value:
-                config = _checked_config(value["config"])
+                head = {**value, "config": _checked_config(value["config"])}
             elif isinstance(value.get("key"), str) and check(value):
                 records[value["key"]] = value
             else:
@@ -101,7 +102,7 @@ def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record
             if isinstance(error, NotJson) and not line.endswith(b"\n"):  # a process was killed while it wrote
                 break
             raise UserError(f"{shown(path)}:{number}: {error}") from None
-    return config, [*records.values()]
+    return head, [*records.values()]
 
 
 def _checked_config(config: Any) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""Keeps what evaluations with another judge, or other methods, have left in the same place.
+
+An answer depends on its method and on how all are decoded, not on the judge; a verdict on the answers of its prompt,
+the baseline and the judge. Answers that are timed belong to those of the other methods, which took turns with it
+(``methods/decode.py``): methods may be dropped from them, not added.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.evaluation.results.evaluations import Evaluation, read_evaluation
+from pasta.files import read_bytes, write_whole
+from pasta.judges.make import JOURNAL
+from pasta.judges.tally import USAGE
+from pasta.stages.machines import Machines, read_machines
+from pasta.stages.records import Record, RecordFile
+from pasta.stages.stage import StageOutput
+
+#: The keys of a configuration on which no method's answers depend. What prompts there are, their ids say.
+_NOT_DECODING = ("methods", "baseline", "judge", "prompts")
+_REWARD = "judge.reward.model"
+
+
+class EvaluationOutput(StageOutput):
+    """An evaluation on disk, which keeps answers and verdicts of earlier ones for the same directory."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each input by name."""
+        return {name: value["fingerprint"] for name, value in self.inputs.items()}
+
+    def keeps_of(self, directory: Path) -> bool:
+        """Whether answers in ``directory`` hold for this evaluation."""
+        return self._found(directory) is not None
+
+    def keep(self, name: str, answers: RecordFile, verdicts: RecordFile) -> None:
+        """Add what others have that holds for this one; says where it is from, after ``name``."""
+        earlier = [] if self.earlier is None else [self.output_dir]
+        for directory in (*earlier, *self.unfinished_others()):
+            if (found := self._found(directory)) is None:
+                continue
+            count = self._keep_answers(name, found, answers)
+            self._keep_verdicts(found, answers, verdicts)
+            if count:
+                told = f"{name}: keeps answers to {count} prompts of the evaluation in {directory}"
+                goes = (
+                    f"; it goes to {self.set_aside} when this one is finished" if directory in earlier else ""
+                )
+                print(told + goes, flush=True)
+
+    def missing(self, record: Record | None) -> list[str]:
+        """The methods without an answer in the record of a prompt."""
+        return [name for name in self.config["methods"] if record is None or name not in record["answers"]]
+
+    def _found(self, directory: Path) -> Evaluation | None:
+        """The evaluation in ``directory``; None without one that has answers which hold for this one."""
+        with suppress(UserError):
+            found = read_evaluation(directory)
+            return found if self.same_methods(found) else None
+        return None
+
+    def same_methods(self, found: Evaluation) -> list[str]:
+        """The methods whose answers in another evaluation hold for this one."""
+        ours, theirs = self.config["methods"], found.config.get("methods", {})
+        if _decoding(found.config) != _decoding(self.config):
+            return []
+        same = [name for name in ours if theirs.get(name) == ours[name]]
+        same = [name for name in same if _read_by(name, found.inputs) == _read_by(name, self.fingerprints)]
+        return same if len(same) == len(ours) or not self.config["repeats"] else []
+
+    def is_same_judge(self, found: Evaluation) -> bool:
+        """Whether verdicts of another evaluation on equal answers hold for this one."""
+        same = all(found.config.get(key) == self.config[key] for key in ("judge", "baseline"))
+        return same and found.inputs.get(_REWARD) == self.fingerprints.get(_REWARD)
+
+    def _keep_answers(self, name: str, found: Evaluation, answers: RecordFile) -> int:
+        count, same = 0, self.same_methods(found)
+        for record in found.answers:
+            ours = answers.records.get(record["key"])
+            both = _of(record, same) | (ours["answers"] if ours is not None else {})
+            new = both.keys() & self.missing(ours)
+            if new:
+                count += 1
+                in_order = _of({"answers": both}, self.config["methods"])
+                answers.add(record["key"], {**record, "answers": in_order})
+        if count:
+            directory = answers.path.parent
+            machines = Machines(name, directory, read_machines(directory))
+            for machine in read_machines(found.directory):
+                formats = machine.get("formats", {})
+                machines.add({**machine, "formats": {key: formats[key] for key in same if key in formats}})
+        return count
+
+    def _keep_verdicts(self, found: Evaluation, answers: RecordFile, verdicts: RecordFile) -> None:
+        if not self.is_same_judge(found):
+            return
+        # Before the verdicts: what they have cost, then the replies, of which some are no verdicts yet.
+        for file in (USAGE, JOURNAL):
+            theirs, copy = found.directory / file, verdicts.path.parent / file
+            if theirs.is_file() and not copy.exists():
+                write_whole(copy, read_bytes(theirs))
+        methods = self.config["methods"]
+        judged = {record["key"]: _of(record, methods) for record in found.answers}
+        for record in found.verdicts:
+            key, ours = record["key"], answers.records.get(record["key"])
+            is_same = ours is not None and not self.missing(ours) and ours["answers"] == judged.get(key)
+            if is_same and key not in verdicts:
+                said = record["verdicts"]
+                verdicts.add(key, {"verdicts": {name: said[name] for name in methods if name in said}})
+
+
+def _decoding(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _NOT_DECODING}
+
+
+def _read_by(name: str, inputs: Mapping[str, str]) -> dict[str, str]:
+    """The fingerprints of what a method reads: its model, and the draft heads beside it."""
+    own = f"methods.{name}.model"
+    return {key: value for key, value in inputs.items() if key == own or key.startswith(f"{own}/")}
+
+
+def _of(record: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The answers of a record by these methods, in their order."""
+    return {name: record["answers"][name] for name in names if name in record["answers"]}
