@@ -228,3 +228,18 @@ def test_matplotlib_is_imported_where_pictures_are_drawn_only():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(name.partition(".")[0] == "matplotlib" for name in names), file
+
+
+def test_the_pareto_figure_counts_the_prompts_of_qualities_too():
+    """Answers that were cut have a quality and no speedup, answers with an invalid verdict the other way round."""
+    records = [prompt(str(n), {"twin": answer(), "pasta": threaded()}) for n in range(6)]
+    records[0]["answers"]["pasta"]["finish_reason"] = "length"
+    verdicts = [
+        {"key": str(n), "verdicts": {"twin": {"quality": 1.0, "n": 1}, "pasta": {"quality": quality}}}
+        for n, quality in enumerate((0.5, 1.0, 0.5, None, None, None))
+    ]
+    methods = {"twin": section("sequential"), "pasta": section()}
+    summary = summarise_evaluation(records, verdicts, baseline="twin", methods=methods)
+    with report_style():
+        texts = [text.get_text() for text in draw_pareto(summary).figure.findobj(Text)]
+    assert any(text.startswith("3–6 prompts, batch 1, greedy.") for text in texts)

@@ -39,7 +39,7 @@ def draw_pareto(summary: Summary) -> Canvas | None:
     if len(methods) < 2:
         return None
     canvas = new_canvas(5.8)
-    counts = sorted({m.compared for m in methods})
+    counts = sorted({estimate.count for m in methods for estimate in _estimates(summary, m)})
     prompts = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     top = canvas.titled(
         f"Quality against {summary.speed_name} speedup: up and to the right is better",
