@@ -251,6 +251,22 @@ def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     assert "without the difficulty term" in text
 
 
+def test_a_win_rate_without_an_interval_says_why(tmp_path):
+    """It stood alone, as if it were certain."""
+    lengths = (0, 1, 2, 3, 4, 5)
+    records = [
+        prompt(str(n), {"twin": answer(), "pasta": answer("Tea is hot." + n * " Very.")}) for n in lengths
+    ]
+    verdicts = [
+        {"key": str(n), "verdicts": {"twin": {"quality": 0.5}, "pasta": {"quality": q, "orders": [q, q]}}}
+        for n, q in zip(lengths, (0.0, 1.0, 0.0, 1.0, 1.0, 0.0), strict=True)
+    ]
+    _, _, text = written(tmp_path, records, verdicts, {"twin": section("sequential"), "pasta": section()})
+    assert re.search(
+        r"\| \d\d\.\d \(\d+% of the resamples have no finite solution, so there is no interval\) +\|", text
+    )
+
+
 def test_a_directory_that_cannot_be_written_is_the_user_s_mistake(tmp_path):
     (tmp_path / "file").write_text("")
     records, verdicts = evaluation(1)

@@ -111,10 +111,9 @@ def _results(summary: Summary) -> str:
 
 
 def _percent(rate: Any) -> str:
-    """A win rate with its interval, or why there is none."""
-    if rate.value is None:
-        return f"– ({rate.reason})"
-    return f"{rate.value:.1f}" if rate.low is None else f"{rate.value:.1f} ({rate.low:.1f}–{rate.high:.1f})"
+    """A win rate with its interval, or why one of them is missing."""
+    interval = rate.reason if rate.low is None else f"{rate.low:.1f}–{rate.high:.1f}"
+    return f"{'–' if rate.value is None else f'{rate.value:.1f}'} ({interval})"
 
 
 def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
