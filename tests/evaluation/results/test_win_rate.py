@@ -193,7 +193,6 @@ def test_an_evaluation_s_verdicts_are_read_by_prompt():
     assert preferences_of(records, said, method="pasta", baseline="twin") == [
         Preference(0.75, 4, 2),
         Preference(None, 3, 1),
-        Preference(None, 1, 1),
     ]
 
 

@@ -146,15 +146,16 @@ def preferences_of(
 ) -> list[Preference]:
     """An evaluation's verdicts on ``method``, of a judge that compares answers with the baseline's.
 
-    ``records`` are the answers', ``verdicts`` the verdicts' by key. Prompts that either one has not answered are left
-    out; one without a verdict of the judge counts as invalid.
+    ``records`` are the answers', ``verdicts`` the verdicts' by key. Prompts that either one has not answered, or that
+    have no verdict yet, are left out.
     """
     out = []
     for record in records:
         answer, other = (record["answers"].get(name, {}) for name in (method, baseline))
         if "text" in answer and "text" in other:
-            verdict = verdicts.get(record["key"], {}).get("verdicts", {}).get(method, {})
-            out.append(Preference(verdict.get("quality"), len(answer["text"]), len(other["text"])))
+            verdict = verdicts.get(record["key"], {}).get("verdicts", {}).get(method)
+            if verdict is not None:
+                out.append(Preference(verdict["quality"], len(answer["text"]), len(other["text"])))
     return out
 
 
