@@ -1,5 +1,6 @@
 """An evaluation with another judge, or other methods, keeps the answers and the verdicts that do not depend on them."""
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class Bench:
     def __init__(self, folder: Path, judge: EndpointServer) -> None:
         self.folder, self.judge = folder, judge
         self._decoded: list[tuple[str, str]] = []
+        self._count = itertools.count()
         self.cut_after = PROMPTS
         self.out = folder / "evaluation"
         self.write_report: Any = None
@@ -47,7 +49,7 @@ class Bench:
                 "family": None,
                 "independent": None,
                 # no two runs give the same
-                "answers": {name: answer(f"{name} says {len(self._decoded)}") for name in names},
+                "answers": {name: answer(f"{name} says {next(self._count)}") for name in names},
             }
             on_result(number, (record, {"cpu": "any", "formats": {}}))
 
@@ -190,6 +192,28 @@ def test_a_restart_measures_anew_also_when_it_is_cut(bench):
     assert len(bench.decoded) == PROMPTS
     bench.run(judge="b", restart=True)
     assert len(bench.decoded) == PROMPTS
+
+
+def test_after_a_restart_another_judge_is_shown_the_new_answers(bench):
+    """Else its evaluation from before would come back, with the answers that were to be forgotten."""
+    bench.run(judge="b")
+    bench.run(judge="a")
+    assert (len(bench.decoded), len(bench.judged)) == (PROMPTS, 4 * PROMPTS)
+    # A restart that ends before its first answer has forgotten nothing.
+    bench.cut_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(judge="a", restart=True)
+    bench.cut_after = PROMPTS
+    assert [*bench.folder.glob(".evaluation.*/verdicts.jsonl")]
+    bench.run(judge="a", restart=True)
+    assert (len(bench.decoded), len(bench.judged)) == (PROMPTS, 2 * PROMPTS)
+    answers = bench.records("answers.jsonl")
+    bench.run(judge="b")
+    assert (bench.decoded, bench.judged) == ([], ["b"] * 2 * PROMPTS)
+    assert bench.records("answers.jsonl") == answers
+    bench.run(judge="a")
+    assert (bench.decoded, bench.judged) == ([], [])
+    assert bench.records("answers.jsonl") == answers
 
 
 def test_a_method_that_is_left_out_takes_only_its_own_answers(bench):

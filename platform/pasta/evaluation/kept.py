@@ -5,14 +5,15 @@ the baseline and the judge. Answers that are timed belong to those of the other 
 (``methods/decode.py``): methods may be dropped from them, not added.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.evaluation.results.evaluations import Evaluation, read_evaluation
-from pasta.files import read_bytes, write_whole
+from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, Evaluation, read_evaluation
+from pasta.files import read_bytes, write_whole, writing
 from pasta.judges.make import JOURNAL
 from pasta.judges.tally import USAGE
 from pasta.stages.machines import Machines, read_machines
@@ -26,6 +27,21 @@ _REWARD = "judge.reward.model"
 
 class EvaluationOutput(StageOutput):
     """An evaluation on disk, which keeps answers and verdicts of earlier ones for the same directory."""
+
+    def __init__(self, *given: Any, restart: bool = False, **options: Any) -> None:
+        super().__init__(*given, restart=restart, **options)
+        self._forgets = restart
+
+    def replace(self) -> None:
+        """``StageOutput.replace``; with ``restart`` the answers of others are set aside (``.old``) that this evaluation
+        would keep: they are of before, and would come back with another judge."""
+        for directory in self.unfinished_others() if self._forgets else ():
+            if self.keeps_of(directory):
+                for name in (ANSWERS, VERDICTS):
+                    with writing(directory / name), suppress(FileNotFoundError):
+                        os.replace(directory / name, directory / f"{name}.old")
+        self._forgets = False
+        super().replace()
 
     @property
     def fingerprints(self) -> dict[str, str]:
