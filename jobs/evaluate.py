@@ -109,6 +109,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
         }
         with _cluster(config.workers, _needs_workers(config.judge, left, verdicts, len(prompts)), address):
             _decode(config, len(prompts), left, answers, keys, job, address)
+            answers.compact()
             if config.judge is not None:
                 usage = _judge(config, config.judge, answers, verdicts, api_key, address)
         summary = _report(config, job.work_dir, job.tracker)

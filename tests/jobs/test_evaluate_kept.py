@@ -237,6 +237,7 @@ def test_a_method_that_is_added_is_decoded_alone_where_nothing_is_timed(bench):
         bench.run("twin", "sot", "pasta", repeats=0)
     bench.cut_after = PROMPTS
     bench.run("twin", "sot", "pasta", repeats=0)
+    assert len((bench.out / "answers.jsonl").read_text().splitlines()) == 1 + PROMPTS  # a prompt a line
     # Of the verdicts, too: the pairs of before are in the judge's journal.
     assert (bench.decoded, len(bench.judged)) == (["sot"] * PROMPTS, 2 * PROMPTS)
     for key, record in bench.records("answers.jsonl").items():

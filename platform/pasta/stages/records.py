@@ -33,6 +33,7 @@ class RecordFile:
         self.path, self.notes = path, dict(notes or {})
         self.config = json.loads(json.dumps(config))
         self.records: dict[str, Record] = {}
+        self._has_replaced = False
         lines = read_whole_rows(path) if os.path.exists(path) else []
         goes_on = bool(lines) and not fresh and lines[0].get("config") == self.config
         if goes_on:
@@ -42,7 +43,13 @@ class RecordFile:
         if not self._is_other:
             self._write()
 
+    def compact(self) -> None:
+        """Write the file anew if records in it have been replaced by later ones with their keys."""
+        if self._has_replaced:
+            self._write()
+
     def _write(self) -> None:
+        self._has_replaced = False
         lines = ({"config": self.config, **self.notes}, *self.records.values())
         write_whole(self.path, "".join(map(record_line, lines)))
 
@@ -53,7 +60,8 @@ class RecordFile:
         return len(self.records)
 
     def add(self, key: str, record: Mapping[str, Any]) -> Record:
-        """Append a record; it is in the file when this returns. Raises UserError if it cannot be written."""
+        """Append a record, which replaces one with its key; it is in the file when this returns. Raises UserError if it
+        cannot be written."""
         if self._is_other:
             with writing(self.path):
                 os.replace(self.path, self.path.with_suffix(self.path.suffix + ".old"))
@@ -62,6 +70,7 @@ class RecordFile:
         kept: Record = {"key": key, **record}
         with writing(self.path):
             _append(self.path, record_line(kept).encode())
+        self._has_replaced |= key in self.records
         self.records[key] = kept
         return kept
 
