@@ -92,8 +92,8 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     again = "measures again, --report-only writes its report again"
     if nothing_to_do(config.name, config.output_dir, output, again):
         return 0
-    _check_engines(config, prompts, address)
-    keys = method_keys(config.methods)
+    is_decoded = output.is_decoded(entry.id for entry in prompts)
+    keys = {} if is_decoded else _method_keys(config, prompts, address)
     api_key = judge_key(config.judge)
     with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
         notes = {"inputs": output.fingerprints} | ({"restarted": True} if restart else {})
@@ -107,6 +107,8 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
             for number, entry in enumerate(prompts)
             if (missing := output.missing(answers.records.get(entry.id)))
         }
+        if left and is_decoded:  # a restart that was cut before its first answer keeps nothing
+            keys = _method_keys(config, prompts, address)
         with _cluster(config.workers, _needs_workers(config.judge, left, verdicts, len(prompts)), address):
             _decode(config, len(prompts), left, answers, keys, job, address)
             answers.compact()
@@ -153,6 +155,14 @@ def _draft_heads(config: EvaluateConfig) -> dict[str, str | Path]:
         for key, name in config.models().items()
         if name is not None and read_manifest(Path(name)) is not None and (Path(name) / WEIGHTS).is_file()
     }
+
+
+def _method_keys(
+    config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None
+) -> dict[str, str | None]:
+    """The keys of the methods' endpoints. Raises UserError for what decoding needs and this machine has not."""
+    _check_engines(config, prompts, address)
+    return method_keys(config.methods)
 
 
 def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None) -> None:

@@ -141,6 +141,30 @@ def test_another_judge_judges_the_answers_that_are_there(bench, monkeypatch, cap
     assert len([*bench.folder.glob(".evaluation.*")]) == 1
 
 
+def test_where_all_is_decoded_only_the_judge_is_needed(bench, monkeypatch):
+    """Such as on a machine with a network and without the GPU that decoded."""
+    remote = {"base_url": bench.judge.url, "model": "m", "api_key_env": "METHOD_KEY"}
+    methods = {name: {"kind": "endpoint", "endpoint": remote} for name in ("twin", "pasta")}
+    checked = []
+    monkeypatch.setattr(evaluate, "_check_engines", lambda *_: checked.append(1))
+    monkeypatch.setenv("METHOD_KEY", "key")
+    bench.cut_after = 1
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(judge=None, methods=methods)
+    bench.cut_after = PROMPTS
+    monkeypatch.delenv("METHOD_KEY")
+    with pytest.raises(UserError, match="METHOD_KEY is not set"):
+        bench.run(judge=None, methods=methods)
+    monkeypatch.setenv("METHOD_KEY", "key")
+    bench.run(judge=None, methods=methods)
+    monkeypatch.delenv("METHOD_KEY")
+    assert len(checked) == 3
+    bench.run(judge="a", methods=methods)
+    assert (len(bench.decoded), len(bench.judged), len(checked)) == (PROMPTS, 2 * PROMPTS, 3)
+    with pytest.raises(UserError, match="METHOD_KEY is not set"):
+        bench.run(judge="a", methods=methods, restart=True)
+
+
 @pytest.mark.parametrize(
     "asked", [{"temperature": 0.5}, {"max_tokens": 9}, {"logprobs": "never"}, {"format_retries": 0}]
 )

@@ -6,7 +6,7 @@ the baseline and the judge. Answers that are timed belong to those of the other 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,7 @@ class EvaluationOutput(StageOutput):
 
     def keep(self, name: str, answers: RecordFile, verdicts: RecordFile) -> None:
         """Add what others have that holds for this one; says where it is from, after ``name``."""
-        earlier = [] if self.earlier is None else [self.output_dir]
-        for directory in (*earlier, *self.unfinished_others()):
+        for directory in self._others():
             if (found := self._found(directory)) is None:
                 continue
             count = self._keep_answers(name, found, answers)
@@ -63,9 +62,25 @@ class EvaluationOutput(StageOutput):
             if count:
                 told = f"{name}: keeps answers to {count} prompts of the evaluation in {directory}"
                 goes = (
-                    f"; it goes to {self.set_aside} when this one is finished" if directory in earlier else ""
+                    f"; it goes to {self.set_aside} when this one is finished"
+                    if directory == self.output_dir
+                    else ""
                 )
                 print(told + goes, flush=True)
+
+    def is_decoded(self, keys: Iterable[str]) -> bool:
+        """Whether these prompts have all answers, here and in what this evaluation would keep."""
+        answered: dict[str, set[str]] = {}
+        for directory in () if self._forgets else (self.work_dir, *self._others()):
+            if (found := self._found(directory)) is not None:
+                same = self.same_methods(found)
+                for record in found.answers:
+                    answered.setdefault(record["key"], set()).update(_of(record, same))
+        return all(self.config["methods"].keys() <= answered.get(key, set()) for key in keys)
+
+    def _others(self) -> list[Path]:
+        """Where earlier evaluations for the same directory are, first the finished one whose place this one takes."""
+        return [*([] if self.earlier is None else [self.output_dir]), *self.unfinished_others()]
 
     def missing(self, record: Record | None) -> list[str]:
         """The methods without an answer in the record of a prompt."""
