@@ -126,15 +126,15 @@ def test_another_judge_judges_the_answers_that_are_there(bench, monkeypatch, cap
     assert bench.records("answers.jsonl") == answers
     assert '"model": "b"' in bench.report()
     aside = bench.folder / f".evaluation.{first.identity}.partial"
-    assert (
-        f"keeps answers to 4 prompts of the evaluation in {bench.out}; it goes to {aside}"
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert f"kept: keeps answers to 4 prompts of the evaluation in {bench.out}\n" in said
+    assert f"kept: the evaluation in {bench.out} goes to {aside} when this one is finished\n" in said
     assert read_manifest(aside) == first
 
     # And back: nothing is decoded, judged or lost.
     bench.run()
     assert (bench.decoded, bench.judged) == ([], [])
+    assert f"kept: the evaluation in {bench.out} goes to " in capsys.readouterr().out
     assert read_manifest(bench.out).identity == first.identity
     bench.run(judge="b")
     assert (bench.decoded, bench.judged) == ([], [])

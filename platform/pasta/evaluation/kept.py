@@ -53,20 +53,20 @@ class EvaluationOutput(StageOutput):
         return self._found(directory) is not None
 
     def keep(self, name: str, answers: RecordFile, verdicts: RecordFile) -> None:
-        """Add what others have that holds for this one; says where it is from, after ``name``."""
+        """Add what others have that holds for this one; says after ``name`` where it is from, and where a finished one
+        goes whose place this one will take."""
         for directory in self._others():
             if (found := self._found(directory)) is None:
                 continue
             count = self._keep_answers(name, found, answers)
             self._keep_verdicts(found, answers, verdicts)
             if count:
-                told = f"{name}: keeps answers to {count} prompts of the evaluation in {directory}"
-                goes = (
-                    f"; it goes to {self.set_aside} when this one is finished"
-                    if directory == self.output_dir
-                    else ""
+                print(
+                    f"{name}: keeps answers to {count} prompts of the evaluation in {directory}", flush=True
                 )
-                print(told + goes, flush=True)
+        if self.set_aside is not None:
+            when = f"goes to {self.set_aside} when this one is finished"
+            print(f"{name}: the evaluation in {self.output_dir} {when}", flush=True)
 
     def is_decoded(self, keys: Iterable[str]) -> bool:
         """Whether these prompts have all answers, here and in what this evaluation would keep."""

@@ -309,12 +309,10 @@ def _plain(text: str) -> str:
 def _measured(summary: Summary, config: Mapping[str, Any], machines: Sequence[Mapping[str, Any]]) -> str:
     repeats = config.get("repeats")
     lines = [
-        "All methods answer a prompt in one process before the next one is taken, so that the machine’s drift cancels: "
-        + (
-            "untimed."
-            if repeats == 0
-            else "each once to warm up, then timed" + (f" {_often(repeats)}." if repeats else ".")
-        )
+        "Nothing was timed."
+        if repeats == 0
+        else "All methods answer a prompt in one process before the next one is taken, so that the machine’s drift "
+        "cancels: each once to warm up, then timed" + (f" {_often(repeats)}." if repeats else ".")
     ]
     lines += ["- " + ", ".join(f"{key} {_shown(value)}" for key, value in m.items()) for m in machines]
     if config:
