@@ -239,9 +239,8 @@ class StageOutput(Stage):
         write_manifest(self.work_dir, manifest)
         with writing(self.output_dir):
             if self.set_aside is not None and self.output_dir.is_dir():
-                shutil.rmtree(
-                    self.set_aside, ignore_errors=True
-                )  # of a restart that ended before its first result
+                # There may be one, of a restart that ended before its first result.
+                shutil.rmtree(self.set_aside, ignore_errors=True)
                 self.output_dir.rename(self.set_aside)
             if self.output_dir.is_dir():
                 self.output_dir.rmdir()
