@@ -25,9 +25,11 @@ from tests.training.pair_runs import (
 )
 
 
-def _trainer(directory: Path, *, rows: int = 2, eval_pairs: int = 0, **objective: Any) -> PreferenceTrainer:
+def _trainer(
+    directory: Path, *, rows: int = 2, eval_pairs: int = 0, precision: str = "fp32", **objective: Any
+) -> PreferenceTrainer:
     """A trainer in this process, its reference another model than the policy, so that no term vanishes."""
-    values = preference_dict(directory, rows=rows)
+    values = preference_dict(directory, rows=rows, precision=precision)
     values["data"]["eval_pairs"] = eval_pairs
     reference = save_tiny_model(directory / "reference", seed=1)
     values["objective"] = {"reference": str(reference), **objective}
@@ -137,6 +139,16 @@ def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, reference_log_probs="precomputed")
     assert trainer.ref_model is None
     assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
+
+
+def test_log_probabilities_precomputed_in_one_number_format_are_not_taken_in_another(tmp_path: Path) -> None:
+    made = [
+        _trainer(tmp_path, precision=precision, reference_log_probs="precomputed").train_dataset[
+            "ref_chosen_logps"
+        ]
+        for precision in ("bf16", "fp32")
+    ]
+    assert list(made[0]) != list(made[1])
 
 
 def test_logits_are_made_of_answers_alone(tmp_path: Path) -> None:

@@ -96,12 +96,18 @@ class PreferenceTrainer(TokenisedTrainer):
                 score_permitted(model, self._table)
 
     def _precompute_ref_logps(self, dataset: Any, *args: Any) -> Any:
-        """Keeps log-probabilities beside the data, under a digest of the reference's weights. Under ZeRO-3, where
-        weights look empty, TRL's own digest is the same for all models."""
+        """Keeps log-probabilities beside the data, under a digest of the reference's weights and what they are computed
+        with. Under ZeRO-3, where weights look empty, TRL's own digest is the same for all models."""
         assert self.ref_model is not None, "without one the policy would be wrapped in DeepSpeed twice"
         self._score_permitted()  # while TRL makes the trainer
-        self._precompute_model_hash = shares_digest(self.ref_model) or self._precompute_model_hash
-        return super()._precompute_ref_logps(dataset, *args)
+        weights = self._precompute_model_hash
+        attention = self.accelerator.unwrap_model(self.ref_model).config._attn_implementation
+        computed = (self.accelerator.mixed_precision, self.is_deepspeed_enabled, attention)
+        self._precompute_model_hash = f"{shares_digest(self.ref_model) or weights} {computed}"
+        try:
+            return super()._precompute_ref_logps(dataset, *args)
+        finally:
+            self._precompute_model_hash = weights
 
     def forget_reference(self) -> None:
         """Free the reference model; its log-probabilities are in the data set."""
