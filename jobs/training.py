@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
 from pasta.errors import CutShort, first_line
+from pasta.files import full_disk_told
 from pasta.stages.lock import sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
@@ -47,9 +48,9 @@ def fit(
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
-    Raises a worker's UserError at once, CutShort if Ray Train's controller dies, and what else the workers raise once
-    they have failed more often than ``max_failures``. A KeyboardInterrupt passes through; the job, which has prepared
-    the data too, tells the user how to go on (``resumable``).
+    Raises a worker's UserError at once, CutShort if a disk is full or Ray Train's controller dies, and what else the
+    workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes through; the job,
+    which has prepared the data too, tells the user how to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
@@ -181,8 +182,9 @@ def _worker(settings: dict[str, Any]) -> None:
             code_version=settings["code_version"],
         )
 
-    if checkpoint is None:
-        train(config, context(None))
-    else:
-        with checkpoint.as_directory() as directory:
-            train(config, context(Path(directory)))
+    with full_disk_told(stage.run_dir, "run_dir"):
+        if checkpoint is None:
+            train(config, context(None))
+        else:
+            with checkpoint.as_directory() as directory:
+                train(config, context(Path(directory)))

@@ -1,14 +1,25 @@
 """Files are there whole or not at all, also where the disk is full."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pasta.errors import UserError
-from pasta.files import check_beside, check_directory, check_replaced, read_lines, read_text, write_whole
+from pasta.errors import CutShort, UserError
+from pasta.files import (
+    check_beside,
+    check_directory,
+    check_replaced,
+    full_disk_told,
+    read_lines,
+    read_text,
+    write_whole,
+)
 
 
 def test_a_directory_is_made_for_a_file(tmp_path):
@@ -153,3 +164,28 @@ def test_what_takes_a_directory_s_place_is_no_mount_point_and_no_link(tmp_path, 
         UserError, match=r"^output_dir: .*/disk: is a mount point, and a finished directory is renamed"
     ):
         check_replaced(tmp_path / "disk", "output_dir")
+
+
+@pytest.mark.parametrize(
+    ("free", "error", "why"),
+    [
+        (
+            0,
+            RuntimeError("basic_ios::clear: iostream error"),
+            "basic_ios::clear: iostream error",
+        ),  # torch.save's
+        (1 << 40, OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+    ],
+)
+def test_what_fails_on_a_full_disk_is_told_as_that(tmp_path, monkeypatch, free, error, why):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(CutShort) as raised, full_disk_told(tmp_path / "run", "run_dir"):
+        raise error
+    assert str(raised.value) == f"run_dir: {tmp_path}/run: no room is left on its disk ({why})"
+
+
+@pytest.mark.parametrize(("free", "error"), [(1 << 40, RuntimeError("a bug")), (0, UserError("a mistake"))])
+def test_another_error_is_not_told_as_a_full_disk(tmp_path, monkeypatch, free, error):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(type(error), match=f"^{error}$"), full_disk_told(tmp_path / "run", "run_dir"):
+        raise error

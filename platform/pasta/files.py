@@ -2,12 +2,13 @@
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError, first_line
 
 #: The names of an annotate stage's files of answers.
 ANNOTATED = "annotated-*.jsonl"
@@ -15,6 +16,8 @@ ANNOTATED = "annotated-*.jsonl"
 _ROOM_CHARS = 200
 #: Characters added to a directory's name while it is being written.
 _BESIDE_CHARS = 30
+#: A disk with less room than this is full: what failed may have been a few bytes short.
+_NO_ROOM_BYTES = 64 * 1024
 
 
 @contextmanager
@@ -114,6 +117,29 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{str(path)!r}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
+def full_disk_told(path: Path, key: str) -> Iterator[None]:
+    """Raise CutShort, naming ``key``, for an error in the block if the disk of ``path`` is full by then; its parent is
+    there. Libraries tell it in words of their own: torch's are "iostream error"."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not _is_full(path, error):
+            raise
+        raise CutShort(f"{key}: {shown(path)}: no room is left on its disk ({first_line(error)})") from None
+
+
+def _is_full(path: Path, error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    try:
+        return shutil.disk_usage(path.parent).free < _NO_ROOM_BYTES
+    except OSError:
+        return False
 
 
 def check_directory(path: Path, key: str, made: Path | None = None) -> None:

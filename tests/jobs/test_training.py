@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from ray.exceptions import ActorDiedError
 from jobs import preference, sft, training
 from pasta.config import parse_config, to_dict
 from pasta.engine.head_files import SETTINGS
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
@@ -36,15 +38,32 @@ def cannot_save(config: SftConfig, context: RunContext) -> None:
     raise UserError("the trained model: w holds nan; expected finite numbers")
 
 
+def finds_no_room(config: SftConfig, context: RunContext) -> None:
+    """A worker's function: what became of a disk that is full."""
+    with (context.work_dir / "tries").open("a") as file:
+        file.write("tried\n")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray")
-def test_a_user_s_mistake_on_a_worker_ends_the_job_at_once_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("work", "kind", "says"),
+    [
+        (cannot_save, UserError, "the trained model: w holds nan; expected finite numbers$"),
+        (finds_no_room, CutShort, "run_dir: .*: no room is left on its disk "),
+    ],
+)
+def test_what_another_try_would_not_change_ends_the_job_at_once_in_one_line(
+    tmp_path: Path, work: training.Train, kind: type[UserError], says: str
+) -> None:
     config = sft_config(tmp_path)
     stage = sft.stage(config)
     assert config.workers.max_failures > 0
-    with pytest.raises(UserError, match=r"^the trained model: w holds nan; expected finite numbers$"):
-        training.fit(cannot_save, config, stage, data_dir=tmp_path, address=None)
+    with pytest.raises(UserError, match=f"^{says}") as raised:
+        training.fit(work, config, stage, data_dir=tmp_path, address=None)
+    assert type(raised.value) is kind
     assert len((stage.run_dir / "tries").read_text().split()) <= config.workers.num_workers
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError
-from pasta.files import check_directory, check_replaced
+from pasta.files import check_directory, check_replaced, full_disk_told
 from pasta.rows import read_json
 from pasta.stages.run import check_run_dir
 from pasta.stages.stage import Manifest, write_manifest
@@ -43,28 +43,29 @@ def save_trained(
     shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed and had this id
     staging.mkdir(parents=True)
     try:
-        with outside_deepspeed():
-            if lora is None:
-                what = f"{output_dir}: the trained model"
-                model = read_pretrained(AutoModelForCausalLM, str(trained), what, dtype=dtype)
-            else:
-                # The seed is for weights from scratch, which get no adapters.
-                model = merge_adapter(build_model(section, tokenizer, seed=0), trained).to(dtype)
-            model.config.use_cache = True
-            model.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        card = {**card, "num_parameters": model.num_parameters(), "dtype": section.save_dtype}
-        (staging / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if lora is not None and lora.keep_adapter:
-            (staging / ADAPTER_DIR).mkdir()
-            for path in trained.glob("adapter_*"):
-                shutil.copy(path, staging / ADAPTER_DIR)
-        if manifest is not None:
-            write_manifest(staging, manifest)
-        for path in staging.rglob("*"):
-            if path.is_file():
-                path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody
-        replace_directory(staging, output_dir)
+        with full_disk_told(output_dir, "output_dir"):  # before what was written is deleted, which makes room
+            with outside_deepspeed():
+                if lora is None:
+                    what = f"{output_dir}: the trained model"
+                    model = read_pretrained(AutoModelForCausalLM, str(trained), what, dtype=dtype)
+                else:
+                    # The seed is for weights from scratch, which get no adapters.
+                    model = merge_adapter(build_model(section, tokenizer, seed=0), trained).to(dtype)
+                model.config.use_cache = True
+                model.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+            card = {**card, "num_parameters": model.num_parameters(), "dtype": section.save_dtype}
+            (staging / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            if lora is not None and lora.keep_adapter:
+                (staging / ADAPTER_DIR).mkdir()
+                for path in trained.glob("adapter_*"):
+                    shutil.copy(path, staging / ADAPTER_DIR)
+            if manifest is not None:
+                write_manifest(staging, manifest)
+            for path in staging.rglob("*"):
+                if path.is_file():
+                    path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody
+            replace_directory(staging, output_dir)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
