@@ -249,8 +249,8 @@ def run(
             again = instance.name == restart or not made.isdisjoint(instance.reads.values())
             step = _step(config, instance, outputs, restart=again, due=instance.name in due)
             outputs[instance.name] = step.output.output_dir
-            # One that was cut when it was made again goes on without --restart.
-            if not step.output.is_done and (step.restart or step.output.is_resumed):
+            # One that is due and has no output was cut when it was made again, and goes on.
+            if not step.output.is_done and (step.restart or instance.name in due):
                 made.add(instance.name)
                 due |= {instance.name} | {each.name for each in steps if instance.name in each.reads.values()}
                 write_json(config.output_dir / DUE, sorted(due))

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,20 @@ def test_an_earlier_stage_that_was_deleted_makes_nothing_else_again(tmp_path, ra
     config, steps, _ = read(recipe(tmp_path, b=section("@a")))
     pipeline.run(config, steps)
     next((tmp_path / "out").glob("a-*")).rename(tmp_path / "elsewhere")
+    ran.clear()
+    pipeline.run(config, steps)
+    assert ran == [("a", False)]
+
+
+def test_nor_does_one_that_goes_on_from_unfinished_work(tmp_path, ran):
+    """As a deleted model does, whose checkpoints are still there."""
+    config, steps, _ = read(recipe(tmp_path, b=section("@a")))
+    pipeline.run(config, steps)
+    earlier = next((tmp_path / "out").glob("a-*"))
+    work_dir = annotate.stage(replace(pipeline.read_stages(config, steps)["a"], output_dir=earlier)).work_dir
+    earlier.rename(tmp_path / "elsewhere")
+    work_dir.mkdir()
+    (work_dir / "shard").touch()
     ran.clear()
     pipeline.run(config, steps)
     assert ran == [("a", False)]
