@@ -5,17 +5,23 @@ that instant (by Ctrl-C, or with its machine), half of the list is left, and the
 although every checkpoint is there. So each list that was written whole is copied, and a cut one is replaced by the copy
 before Ray reads it. The copy's checkpoints still exist: Ray deletes old ones after it has written the new list.
 
-The file's name is Ray's own, in 2.60.0; tests/training/test_private.py fails when it is another.
+A checkpoint whose copying was cut, by a kill or by a full disk, is in no list: Ray would keep it for ever.
+
+The names of the file and of checkpoints are Ray's own, in 2.60.0; tests/training/test_private.py fails when they are
+others.
 """
 
+from contextlib import suppress
 from typing import Any
 
-from pyarrow.fs import FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 from ray.train import UserCallback
 
 from pasta.rows import NotJson, parse_json
 
 FILE = "checkpoint_manager_snapshot.json"
+#: Begins the name of a checkpoint's folder.
+CHECKPOINT = "checkpoint_"
 #: Ends the name of a copy, and of one being written.
 KEPT = ".kept"
 _PART = ".part"
@@ -42,10 +48,17 @@ def mend_checkpoint_list(directory: str, filesystem: FileSystem | None = None) -
     """Put the copy into the place of a list that was cut. Returns what was done, in a line; None if nothing was.
 
     A list that is whole is copied: its controller may have been killed before it did so. Without a copy there is
-    no checkpoint before the one whose writing was cut: the run begins anew.
+    no checkpoint before the one whose writing was cut: the run begins anew. Checkpoints that are not in the list are
+    deleted. No other process may write in ``directory``.
     """
     filesystem = filesystem or LocalFileSystem()
     path = f"{directory}/{FILE}"
+    mended = _mend(filesystem, path)
+    _delete_unlisted(filesystem, directory, _read(filesystem, path) if _is_there(filesystem, path) else b"")
+    return mended
+
+
+def _mend(filesystem: FileSystem, path: str) -> str | None:
     if not _is_there(filesystem, path):
         return None
     if _is_whole(found := _read(filesystem, path)):
@@ -56,6 +69,15 @@ def mend_checkpoint_list(directory: str, filesystem: FileSystem | None = None) -
         return "the list of its checkpoints was cut at the first one; training starts again"
     _write(filesystem, path, _read(filesystem, path + KEPT))
     return "the list of its checkpoints was cut; the one before it is taken"
+
+
+def _delete_unlisted(filesystem: FileSystem, directory: str, listed: bytes) -> None:
+    for found in filesystem.get_file_info(FileSelector(directory, allow_not_found=True)):
+        name = found.base_name
+        is_one = found.type == FileType.Directory and name.startswith(CHECKPOINT)
+        if is_one and name.encode() not in listed:
+            with suppress(OSError):  # it takes room, and nothing else
+                filesystem.delete_dir(found.path)
 
 
 def _is_there(filesystem: FileSystem, path: str) -> bool:

@@ -53,6 +53,22 @@ def test_a_first_list_that_was_cut_is_removed_for_there_is_none_before(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("last", [b"", None], ids=["cut", "whole"])
+def test_checkpoints_that_are_in_no_list_are_deleted(tmp_path, last):
+    """Their copying was cut, by a kill or by a full disk: they take the room of a whole one."""
+    (tmp_path / FILE).write_text(
+        json.dumps({"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_1"}]})
+    )
+    reported(tmp_path)
+    if last is not None:
+        (tmp_path / FILE).write_bytes(last)
+    for name in ("checkpoint_1", "checkpoint_2", "others"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").touch()
+    mend_checkpoint_list(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["checkpoint_1", "others"]
+
+
 def test_a_run_without_checkpoints_has_nothing_to_mend(tmp_path):
     assert mend_checkpoint_list(str(tmp_path / "new")) is None
 
@@ -66,7 +82,9 @@ def test_checkpoints_at_a_url_have_their_copy_there():
     memory = MemoryFileSystem()
     filesystem = PyFileSystem(FSSpecHandler(memory))
     memory.pipe(f"/bucket/ray/{FILE}", b"[1]")
+    memory.pipe("/bucket/ray/checkpoint_2/weights", b"")
     KeepsCheckpointList("/bucket/ray", filesystem).after_report(None, [{}], "a checkpoint")
     memory.pipe(f"/bucket/ray/{FILE}", b"[1, ")
     assert mend_checkpoint_list("/bucket/ray", filesystem) is not None
     assert memory.cat(f"/bucket/ray/{FILE}") == b"[1]"
+    assert not memory.exists("/bucket/ray/checkpoint_2")

@@ -22,6 +22,7 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
 from ray.train.v2._internal.execution.failure_handling import create_failure_policy
 from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
+from ray.train.v2._internal.execution.storage import StorageContext
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from transformers import Trainer
 from transformers.integrations import deepspeed as integration
@@ -97,6 +98,11 @@ def test_transformers_moves_a_batch_to_the_device():
 
 def test_ray_train_writes_its_list_of_checkpoints_into_the_file_that_is_kept_whole():
     assert CHECKPOINT_MANAGER_SNAPSHOT_FILENAME == checkpoint_list.FILE, gone(ray, checkpoint_list.FILE)
+
+
+def test_ray_train_s_names_of_checkpoints_begin_as_those_that_are_in_no_list():
+    name = StorageContext.make_default_checkpoint_dir_name()
+    assert name.startswith(checkpoint_list.CHECKPOINT), gone(ray, f"{checkpoint_list.CHECKPOINT}… as a name")
 
 
 @pytest.mark.parametrize(
