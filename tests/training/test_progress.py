@@ -4,6 +4,7 @@ import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from pasta.config import parse_config
+from pasta.errors import UserError
 from pasta.tracking import Tracker
 from pasta.training.callbacks import ProgressReporter
 from pasta.training.config import SftConfig
@@ -113,3 +114,16 @@ def test_a_run_that_ends_before_its_steps_of_logging_tells_its_loss(tmp_path, ca
     assert line.startswith(f"step 3/3  loss {figures['train_loss']:.4f}")
     # At the first checkpoint nobody knows a loss yet.
     assert reported == [{"step": 2.0}, {"step": 3.0, "loss": pytest.approx(figures["train_loss"], abs=1e-4)}]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_is_told(tmp_path, capsys):
+    """0 in its place would hide that the model has diverged."""
+    values = sft_dict(tmp_path, learning_rate=1e38, max_steps=3)
+    values["schedule"] = {"log_steps": 1, "save_steps": 0}
+    values["tracking"] = {"mode": "disabled"}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    data_dir = prepare(config, tmp_path / "data").path
+    with pytest.raises(UserError, match="expected finite numbers"):
+        train(config, RunContext(data_dir, tmp_path / "work", False, lambda metrics, checkpoint: None))
+    assert "step 3/3  loss nan" in capsys.readouterr().out

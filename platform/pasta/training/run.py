@@ -236,6 +236,7 @@ def trainer_arguments(
         "use_cpu": not context.use_gpu,
         "logging_strategy": "steps" if schedule.log_steps else "no",
         "logging_steps": schedule.log_steps or 500,
+        "logging_nan_inf_filter": False,  # a run that has diverged would tell a loss of 0
         "save_strategy": "steps" if schedule.save_steps else "no",
         "save_steps": schedule.save_steps or 500,
         "save_total_limit": 1,
