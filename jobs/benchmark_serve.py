@@ -41,7 +41,7 @@ from pasta.benchmark.load.service import Service, formats_of, paused
 from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
-from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.measurement import MeasuredPart, Measurement
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.options import check_answers
 from pasta.data.atlas import heldout_prompts
@@ -137,14 +137,13 @@ class ServeBenchmark:
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
-                missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
-                progress = self._kept.progress(f"serve, {name}", total, "measurements", total - len(missing))
-                for key in missing:
+                keys, title = PLAN[name].keys(self.settings), f"serve, {name}"
+                part = MeasuredPart(self._files[name], keys, "measurements", title, self._kept.say)
+                for key in part.missing:
                     record = {**await PLAN[name].measure(bench, key), "formats": formats}
                     if record.get("ended") == "interrupted":
                         self._keep_part(name, record)
-                    self._files[name].add(key, record)
-                    progress.add()
+                    part.add(key, record)
 
     def _keep_part(self, name: str, record: Record) -> NoReturn:
         """Keep the records of an interrupted soak under another key: the same command then measures it anew."""

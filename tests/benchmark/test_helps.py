@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pasta.benchmark.helps import WAYS, HelpBench, help_report
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.stages.records import RecordFile
 
 
@@ -20,12 +21,13 @@ def record(*, limited, twin_s, pasta_s):
 
 
 @pytest.fixture
-def values(tmp_path):
+def values():
     """The figures of two prompts, one of which has limits that may cut its answers."""
-    file = RecordFile(tmp_path / "help.jsonl", {})
-    file.add("0", record(limited=True, twin_s=1.0, pasta_s=1.0))
-    file.add("1", record(limited=False, twin_s=4.0, pasta_s=2.0))
-    metrics, _ = help_report(file, "tiny")
+    records = [
+        record(limited=True, twin_s=1.0, pasta_s=1.0),
+        record(limited=False, twin_s=4.0, pasta_s=2.0),
+    ]
+    metrics, _ = help_report(records, "tiny")
     return {metric.key: (metric.value, metric.count) for metric in metrics}
 
 
@@ -66,9 +68,8 @@ def test_no_prompt_is_timed_while_an_engine_records_its_forward(tmp_path):
             self.measured.append(task)
             return {"measured": len(self.measured)}
 
-    kept = SimpleNamespace(progress=lambda *about: SimpleNamespace(add=lambda: None))
     for tasks, measured in (("a", ["a", "a"]), ("ab", ["a", "b"]), ("ab", [])):
         file, bench = RecordFile(tmp_path / "help.jsonl", {}), Bench()
-        bench.run(file, tasks, kept)
+        bench.run(MeasuredPart(file, range(len(tasks)), "prompts", "helps", say=print), tasks)
         assert bench.measured == measured
         assert {record["measured"] for record in file.records.values()} == {2}

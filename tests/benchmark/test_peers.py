@@ -222,13 +222,13 @@ def test_answers_to_another_number_of_prompts_are_measured_anew(place):
     """They are other prompts: of records by number some would be of the one list, some of the other."""
 
     def identity(count):
-        def stop(_, identity):
+        def stop(_, identity, *rest):
             raise LookupError(identity)
 
         settings = PeerSettings(place / "models", ("shipped",), place / "out", place, answer_prompts=count)
         weights = SimpleNamespace(parallel=place / "models" / "pasta")
         with pytest.raises(LookupError) as opened:
-            measure_answers(SimpleNamespace(settings=settings, weights=weights, open=stop))
+            measure_answers(SimpleNamespace(settings=settings, weights=weights, part=stop))
         return opened.value.args[0]
 
     assert identity(24) == identity(24) != identity(48)

@@ -3,11 +3,11 @@
 import pytest
 
 from pasta.benchmark.documents import Recorded
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.replay import DocumentReplay, document_identity, document_report
 from pasta.engine import random_model
 from pasta.errors import UserError
 from pasta.lang import Codec, parse, render
-from pasta.stages.progress import Progress
 from pasta.stages.records import RecordFile
 from tests.support.models import CONFIGS
 from tests.support.tokenizers import byte_level
@@ -32,7 +32,8 @@ def replayed(documents, tmp_path, **options):
     counted = DocumentReplay(documents, "words", options.get("longest", 4096), config.vocab_size)
     file = RecordFile(tmp_path / "records.jsonl", {})
     loaded = random_model(config, counted.tokenizer, device="cpu")
-    counted.run(file, loaded, 1, Progress("replay", 3, "documents", say=lambda line: None))
+    keys = [document.key for document in documents]
+    counted.run(MeasuredPart(file, keys, "documents", "replay", say=print), loaded, 1)
     return file.records
 
 

@@ -1,10 +1,9 @@
 """The three ways of sampling draw the same tokens; only their time differs."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pasta.benchmark import sampling
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.sampling import GROUPS, WAYS, SamplingBench, measure_groups, sampling_report
 from pasta.candidates.config import SamplingSection
 from pasta.data.prompts import Prompt
@@ -37,6 +36,6 @@ def test_no_group_is_timed_while_an_engine_records_its_forward(tmp_path, monkeyp
 
     monkeypatch.setattr(sampling, "SamplingBench", Bench)
     file = RecordFile(tmp_path / "sampling.jsonl", {})
-    measure_groups(file, None, 8, SimpleNamespace(add=lambda: None))
+    measure_groups(MeasuredPart(file, range(GROUPS), "groups", "sampling", say=print), None, 8)
     assert measured == [1, *[sampling.GROUP_PROMPTS] * GROUPS]
     assert [record["measured"] for record in file.records.values()] == [*range(2, GROUPS + 2)]

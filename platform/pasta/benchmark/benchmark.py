@@ -1,21 +1,21 @@
 """Runs a benchmark: its stages measure and write records, and metrics are computed from the records."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from pasta.benchmark.calibrate import Axes, CalibrationBench, calibration_of, calibration_table
 from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
-from pasta.benchmark.formats import FormatBench, formats_report
+from pasta.benchmark.formats import ROWS, FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.helps import HelpBench, help_report
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
-from pasta.benchmark.measurement import Measurement, check_inputs
+from pasta.benchmark.measurement import MeasuredPart, Measurement, check_inputs
 from pasta.benchmark.metrics import Metric, Report
 from pasta.benchmark.prefixes import measure_conversations, prefix_report
 from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
@@ -34,8 +34,9 @@ from pasta.engine.supported import resolve_device
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import to_text
-from pasta.stages.records import RecordFile, write_json
+from pasta.stages.records import Record, write_json
 
+K = TypeVar("K")
 _STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
 _GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
 #: (prompts, tokens of each) for ``generate``; the shipped twin ends its answers by itself.
@@ -68,11 +69,11 @@ class Benchmark:
     # -- stages ----------------------------------------------------------------------------------------
 
     def _accuracy(self, report: Report) -> None:
-        records = [*self._answers("accuracy", repeats=0).records.values()]
+        records = self._answers("accuracy", repeats=0)
         report.add(quality_metrics(records), {"By task family": family_table(records)})
 
     def _speed(self, report: Report) -> None:
-        records = [*self._answers("speed", self.settings.repeats).records.values()]
+        records = self._answers("speed", self.settings.repeats)
         report.add(quality_metrics(records), {"By task family": family_table(records)})
         report.add(speed_metrics(records))
 
@@ -80,27 +81,25 @@ class Benchmark:
     def _asked(self) -> dict[str, int]:
         return {"prompts": self.settings.prompts, "max_tokens": self.settings.max_tokens}
 
-    def _answers(self, stage: str, repeats: int) -> RecordFile:
+    def _answers(self, stage: str, repeats: int) -> list[Record]:
         """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
         limits = Limits(max_tokens=self.settings.max_tokens)
-        self._use_threads("shipped")
-        file = self._kept.open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
-        progress = self._kept.progress(stage, len(self._tasks), "prompts", len(file))
-        if len(file) == len(self._tasks):
-            return file
+        asked = self._asked | {"repeats": repeats}
+        part = self._part(stage, "shipped", asked, range(len(self._tasks)), "prompts")
+        if not part.missing:
+            return part.records
         twin, pasta = self._engine(self._twin), self._engine(self._pasta)
         codec = self._pasta.codec
         decode_pair(twin, pasta, codec.encode_prompt(self._tasks[0].messages), limits, repeats=0)
-        for number, task in enumerate(self._tasks):
-            if str(number) in file:
-                continue
+        for number in part.missing:
+            task = self._tasks[number]
             record, sequential, parallel = decode_pair(
                 twin, pasta, codec.encode_prompt(task.messages), limits, repeats=repeats
             )
             assert parallel.document is not None  # no stop strings
             record["pasta"]["fault"] = fault_of(codec, parallel)
-            file.add(
-                str(number),
+            part.add(
+                number,
                 {
                     "prompt": task.prompt,
                     "family": task.family,
@@ -110,60 +109,57 @@ class Benchmark:
                     "grades": grades(task, sequential.text, parallel.text, parallel.document),
                     **record,
                 },
+                f"realised {record['realised']:.2f}x" if repeats else "",
             )
-            progress.add(1, f"realised {record['realised']:.2f}x" if repeats else "")
-        return file
+        return part.records
 
     def _random(self, report: Report) -> None:
         """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
-        total = 2 * len(self._tasks)
-        self._use_threads("shipped")
-        file = self._kept.open("random", self._identity("shipped") | self._asked)
-        progress = self._kept.progress("random weights", total, "answers", len(file))
-        if len(file) < total:
+        asked = {
+            f"{number} {'sampled' if temperature else 'greedy'}": (number, temperature)
+            for number, temperature in itertools.product(range(len(self._tasks)), (0.0, 1.0))
+        }
+        part = self._part("random", "shipped", self._asked, asked, "answers", "random weights")
+        if part.missing:
             shape = self._pasta.model.config
             loaded = random_model(
                 shape, self._pasta.tokenizer, dtype=self._format("shipped"), device=self.settings.device
             )
             engine = Engine(loaded, EngineConfig(num_slots=8, slot_tokens=1024))
             requests = []
-            for number, temperature in itertools.product(range(len(self._tasks)), (0.0, 1.0)):
-                key = f"{number} {'sampled' if temperature else 'greedy'}"
-                if key not in file:
-                    requests.append(
-                        Request(
-                            prompt_ids=loaded.codec.encode_prompt(self._tasks[number].messages),
-                            sampling=SamplingParams(
-                                temperature=temperature, seed=number, promise_bias=_BIAS * temperature
-                            ),
-                            limits=Limits(max_tokens=min(self.settings.max_tokens, _RANDOM_TOKENS)),
-                            request_id=key,
-                        )
+            for key in part.missing:
+                number, temperature = asked[key]
+                requests.append(
+                    Request(
+                        prompt_ids=loaded.codec.encode_prompt(self._tasks[number].messages),
+                        sampling=SamplingParams(
+                            temperature=temperature, seed=number, promise_bias=_BIAS * temperature
+                        ),
+                        limits=Limits(max_tokens=min(self.settings.max_tokens, _RANDOM_TOKENS)),
+                        request_id=key,
                     )
+                )
             for result in engine.decode(requests):
                 threads, reason = len(result.trace.threads), result.finish_reason
                 fault = fault_of(loaded.codec, result)
-                file.add(result.request_id, {"fault": fault, "threads": threads, "finish_reason": reason})
-                progress.add()
-        records = [*file.records.values()]
+                part.add(result.request_id, {"fault": fault, "threads": threads, "finish_reason": reason})
+        records = part.records
         share = sum(not record["fault"] for record in records) / len(records)
         chunks = sum(record["threads"] - 1 for record in records)
         note = f"half greedy, half sampled with promises favoured; {chunks} chunks"
         label = "well-formed outputs, random weights"
-        report.add([Metric("well_formed.random", label, share, 1.0, count=total, note=note)])
+        report.add([Metric("well_formed.random", label, share, 1.0, count=len(records), note=note)])
 
     def _step(self, report: Report) -> None:
         settings = self.settings
         for size in settings.sizes:
-            self._use_threads(size)
             rounds = settings.rounds * _ROUNDS_FACTOR[size]
             measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
-            file = self._kept.open(f"step-{size}", self._identity(size) | measured)
-            progress = self._kept.progress(f"step, {size}", rounds, "rounds", len(file))
-            if len(file) < rounds:
+            part = self._part(f"step-{size}", size, measured, range(rounds), "rounds", f"step, {size}")
+            if part.missing:
                 bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
-                measure_rounds(file, bench.round, rounds, progress)
-            records, label = [*file.records.values()], self._label(size)
+                measure_rounds(part, bench.round)
+            records, label = part.records, self._label(size)
             title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
             report.add(
                 lane_metrics(records, settings.lanes, size, label, _STEP_TARGETS[size]),
@@ -173,133 +169,108 @@ class Benchmark:
     def _calibrate(self, report: Report) -> None:
         settings = self.settings
         for size in settings.sizes:
-            self._use_threads(size)
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
             measured = axes.to_dict() | {"together": True}  # older records lack steps together
-            file = self._kept.open(f"calibrate-{size}", self._identity(size) | measured)
-            found = min(len(file), settings.rounds)
-            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", found)
-            if len(file) < settings.rounds:
-                bench = CalibrationBench(self._loaded(size), axes)
-                measure_rounds(file, bench.round, settings.rounds, progress)
+            stage, rounds = f"calibrate-{size}", range(settings.rounds)
+            part = self._part(stage, size, measured, rounds, "rounds", f"calibrate, {size}")
+            if part.missing:
+                measure_rounds(part, CalibrationBench(self._loaded(size), axes).round)
             about = {
                 "dtype": self._format(size),
                 "device": str(self._device),
                 "threads": self._num_threads(size),
             }
             about |= {"model": self._name(size), "machine": describe_machine(self._device)}
-            records = [*file.records.values()][: settings.rounds]
-            calibration = calibration_of(records, fastest=settings.fastest, **about)
+            calibration = calibration_of(part.records, fastest=settings.fastest, **about)
             write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
             report.add([], {f"A step, {self._label(size)}": calibration_table(calibration)})
 
     def _generate(self, report: Report) -> None:
         for size in self.settings.sizes:
-            self._use_threads(size)
             count, tokens = _GENERATE_PROMPTS[size]
             tokens = min(tokens, self.settings.max_tokens)
-            total = self.settings.rounds * count
-            file = self._kept.open(
-                f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens}
-            )
-            progress = self._kept.progress(f"generate, {size}", total, "answers", min(len(file), total))
-            if len(file) < total:
+            measured, answers = {"prompts": count, "tokens": tokens}, range(self.settings.rounds * count)
+            part = self._part(f"generate-{size}", size, measured, answers, "answers", f"generate, {size}")
+            if part.missing:
                 loaded = self._loaded(size)
                 prompts = [loaded.codec.encode_prompt(task.messages) for task in heldout_prompts(count)]
                 bench = GenerateBench(loaded, tokens, self._stock(size))
                 for prompt in prompts:  # a longer one makes a new static cache, for which a GPU compiles
                     bench.measure(prompt)
-                for number in range(len(file), total):
-                    file.add(str(number), bench.measure(prompts[number % count]))
-                    progress.add()
-            records, label = [*file.records.values()][:total], self._label(size)
+                for number in part.missing:
+                    part.add(number, bench.measure(prompts[number % count]))
+            records, label = part.records, self._label(size)
             report.add(
                 generate_metrics(records, size, label, _GENERATE_TARGETS[size]),
                 {f"Sequential decoding, {label}": generate_table(records)},
             )
 
     def _sampling(self, report: Report) -> None:
-        self._use_threads("shipped")
         tokens = self.settings.max_tokens
-        file = self._kept.open(
-            "sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens}
-        )
-        progress = self._kept.progress("sampling", GROUPS, "groups", len(file))
-        if len(file) < GROUPS:
-            measure_groups(file, self._pasta, tokens, progress)
-        report.add(*sampling_report([*file.records.values()], self._label("shipped")))
+        measured = {"groups": GROUPS, "max_tokens": tokens}
+        part = self._part("sampling", "shipped", measured, range(GROUPS), "groups")
+        if part.missing:
+            measure_groups(part, self._pasta, tokens)
+        report.add(*sampling_report(part.records, self._label("shipped")))
 
     def _formats(self, report: Report) -> None:
         self._use_threads("shipped")
-        names, total = formats_here(self._device), len(self._tasks)
-        asked = self._asked | {"formats": names}
-        file = self._kept.open("formats", self._identity_but_format("shipped") | asked)
-        progress = self._kept.progress("formats", total, "prompts", min(len(file), total))
-        if len(file) <= total:  # the layer's row check is one record more
+        names = formats_here(self._device)
+        identity = self._identity_but_format("shipped") | self._asked | {"formats": names}
+        part = self._kept.part("formats", identity, range(len(self._tasks)), "prompts")
+        if part.missing or ROWS not in part.file:
             models = {name: self._load("pasta", dtype=name) for name in names}
-            FormatBench(models, self.settings.max_tokens, self._kept.say).run(file, self._tasks, progress)
-        report.add(*formats_report(file, names))
+            FormatBench(models, self.settings.max_tokens, self._kept.say).run(part, self._tasks)
+        report.add(*formats_report(part, names))
 
     def _prefix(self, report: Report) -> None:
-        self._use_threads("shipped")
-        rounds, tokens = self.settings.rounds, self.settings.max_tokens
-        file = self._kept.open("prefix", self._identity("shipped") | {"max_tokens": tokens})
-        progress = self._kept.progress("prefix", rounds, "conversations", min(len(file), rounds))
-        if len(file) < rounds:
-            measure_conversations(file, self._pasta, tokens, rounds, progress)
-        report.add(*prefix_report([*file.records.values()][:rounds], self._label("shipped")))
+        rounds, tokens = range(self.settings.rounds), self.settings.max_tokens
+        part = self._part("prefix", "shipped", {"max_tokens": tokens}, rounds, "conversations")
+        if part.missing:
+            measure_conversations(part, self._pasta, tokens)
+        report.add(*prefix_report(part.records, self._label("shipped")))
 
     def _help(self, report: Report) -> None:
-        self._use_threads("shipped")
-        file = self._kept.open("help", self._identity("shipped") | self._asked)
-        HelpBench(self._twin, self._pasta, self.settings.max_tokens).run(file, self._tasks, self._kept)
-        report.add(*help_report(file, self._label("shipped")))
+        part = self._part("help", "shipped", self._asked, range(len(self._tasks)), "prompts", "helps")
+        HelpBench(self._twin, self._pasta, self.settings.max_tokens).run(part, self._tasks)
+        report.add(*help_report(part.records, self._label("shipped")))
 
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")
         if settings.documents is not None:
             self._replay_documents(settings.documents, report)
             return
-        documents = self._documents()
-        identity = {
-            "documents": [to_text(recorded.document) for recorded in documents],
-            "repeats": settings.repeats,
-        }
-        self._use_threads("large")
-        file = self._kept.open("replay", self._identity("large") | identity)
-        progress = self._kept.progress(
-            f"replay, {settings.large_name}", len(documents), "documents", len(file)
+        documents = {str(number): recorded for number, recorded in enumerate(self._documents())}
+        texts = [to_text(recorded.document) for recorded in documents.values()]
+        measured = {"documents": texts, "repeats": settings.repeats}
+        part = self._part(
+            "replay", "large", measured, documents, "documents", f"replay, {settings.large_name}"
         )
-        if len(file) < len(documents):
+        if part.missing:
             loaded = self._loaded("large")
-            entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
-            measure(file, entries, loaded, settings.repeats, progress)
-        report.add(replay_metrics([*file.records.values()], settings.large_name, label))
+            entries = [encode(loaded.codec, recorded, key) for key, recorded in documents.items()]
+            measure(part, entries, loaded, settings.repeats)
+        report.add(replay_metrics(part.records, settings.large_name, label))
 
     def _replay_documents(self, path: Path, report: Report) -> None:
         """Replay real annotated answers. Documents that were measured before are not measured again."""
         settings, tokenizer = self.settings, self.settings.tokenizer or WORDS
-        self._use_threads("large")
         documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
         config = read_model_config(settings.model_config)
         longest = min(settings.longest or context_positions(config), context_positions(config))
-        identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
-        file = self._kept.open("documents", self._identity("large") | identity)
-        todo = sum(document.key not in file for document in documents)
-        progress = self._kept.progress(
-            f"replay, {settings.large_name}", len(file) + todo, "documents", len(file)
-        )
-        if todo:
+        measured = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
+        keys, title = [document.key for document in documents], f"replay, {settings.large_name}"
+        part = self._part("documents", "large", measured, keys, "documents", title)
+        if part.missing:
             counted = DocumentReplay(documents, tokenizer, longest, config.vocab_size)
             config.vocab_size = counted.vocabulary
-            counted.run(file, self._random_large(config, counted.tokenizer), settings.repeats, progress)
-        records = [file.records[document.key] for document in documents]
-        report.add(*document_report(records, settings.large_name, self._label("large"), tokenizer))
+            counted.run(part, self._random_large(config, counted.tokenizer), settings.repeats)
+        report.add(*document_report(part.records, settings.large_name, self._label("large"), tokenizer))
 
     def _documents(self) -> list[Recorded]:
         stage = next((name for name in ("speed", "accuracy") if name in self._kept.files), None)
-        records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0).records
-        documents = answered((records[key] for key in sorted(records, key=int)), self.settings.replay_prompts)
+        records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0)
+        documents = answered(records, self.settings.replay_prompts)
         if len(documents) < 2:
             raise UserError(
                 "replay: fewer than two answers have chunks; raise --prompts, or give --documents FILE"
@@ -371,6 +342,14 @@ class Benchmark:
         return self.settings.shipped_name if size == "shipped" else self.settings.large_name
 
     # -- files -----------------------------------------------------------------------------------------
+
+    def _part(
+        self, stage: str, size: str, measured: Record, keys: Iterable[K], unit: str, title: str = ""
+    ) -> MeasuredPart[K]:
+        """The part of a stage whose records depend on ``measured`` besides; torch computes with this size's threads
+        from now on."""
+        self._use_threads(size)
+        return self._kept.part(stage, self._identity(size) | measured, keys, unit, title)
 
     def _use_threads(self, size: str) -> None:
         """Set torch's threads. A second thread slows a model of a few million parameters down; a large model needs all

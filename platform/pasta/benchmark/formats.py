@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.quality import fault_of
 from pasta.benchmark.steps import timed_steps
@@ -16,13 +17,14 @@ from pasta.engine.quantising import GPU_FORMATS
 from pasta.engine.supported import why_not_format
 from pasta.interpreter import Limits, Path
 from pasta.markdown import markdown
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import bootstrap_mean
 
 #: Prompts that are decoded alone and then together.
 _TOGETHER = 8
 _BASE = "float32"
+#: The key of the check of a layer's rows, beside the prompts' numbers.
+ROWS = "rows"
 
 
 class FormatBench:
@@ -39,32 +41,29 @@ class FormatBench:
         sizes = EngineConfig(num_slots=_TOGETHER, slot_tokens=2048)
         self._engines = {name: Engine(loaded, sizes) for name, loaded in models.items()}
 
-    def run(self, file: RecordFile, tasks: Sequence[AtlasTask], progress: Progress) -> None:
-        """Measure the prompts that ``file`` lacks."""
-        for start in range(0, len(tasks), _TOGETHER):
-            group = {str(n): tasks[n] for n in range(start, min(start + _TOGETHER, len(tasks)))}
-            if all(key in file for key in group):
-                continue
-            for key, record in self._group(group).items():
-                if key not in file:
-                    file.add(key, record)
-                    progress.add()
-        if "rows" not in file:
-            file.add("rows", {name: same_rows(engine.loaded) for name, engine in self._engines.items()})
+    def run(self, part: MeasuredPart[int], tasks: Sequence[AtlasTask]) -> None:
+        """Measure the missing prompts, each beside its neighbours."""
+        for start in dict.fromkeys(number - number % _TOGETHER for number in part.missing):
+            group = dict(enumerate(tasks[start : start + _TOGETHER], start))
+            for number, record in self._group(group).items():
+                if number in part.missing:
+                    part.add(number, record)
+        if ROWS not in part.file:
+            part.file.add(ROWS, {name: same_rows(engine.loaded) for name, engine in self._engines.items()})
 
-    def _group(self, group: dict[str, AtlasTask]) -> dict[str, Record]:
+    def _group(self, group: dict[int, AtlasTask]) -> dict[int, Record]:
         codec = self._engines[_BASE].codec
         requests = {
-            key: Request(codec.encode_prompt(task.messages), limits=self._limits, request_id=key)
+            key: Request(codec.encode_prompt(task.messages), limits=self._limits, request_id=str(key))
             for key, task in group.items()
         }
-        records: dict[str, Record] = {key: {} for key in group}
+        records: dict[int, Record] = {key: {} for key in group}
         for name, engine in self._engines.items():
             alone = {key: engine.generate(request) for key, request in requests.items()}
             beside = {result.request_id: result for result in engine.decode(requests.values())}
             for key, task in group.items():
                 records[key][name] = self._graded(task, alone[key], engine) | {
-                    "same_beside_others": alone[key].response_ids == beside[key].response_ids
+                    "same_beside_others": alone[key].response_ids == beside[str(key)].response_ids
                 }
         for key, request in requests.items():
             ids = records[key][_BASE].pop("ids")
@@ -133,10 +132,9 @@ def rows_apart(layer: Callable[[Tensor], Tensor], x: Tensor, *, padded: bool) ->
     return True
 
 
-def formats_report(file: RecordFile, names: Sequence[str]) -> Found:
+def formats_report(part: MeasuredPart[int], names: Sequence[str]) -> Found:
     """Metrics of the check of number formats, and the table by its title."""
-    rows = file.records["rows"]
-    records = [record for key, record in file.records.items() if key != "rows"]
+    rows, records = part.file.records[ROWS], part.records
     base = bootstrap_mean([record[_BASE]["quality"] for record in records])
     metrics, table = [], []
     for name in names:

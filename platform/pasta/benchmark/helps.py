@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric
 from pasta.data.atlas import AtlasTask
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
 NO_HELP, ALL_HELP = "no help", "all help"
@@ -45,15 +45,12 @@ class HelpBench:
             for way, config in ways.items()
         }
 
-    def run(self, file: RecordFile, tasks: Sequence[AtlasTask], kept: Measurement) -> None:
-        """Measure the prompts that ``file`` lacks, after one that warms the engines up."""
-        progress = kept.progress("helps", len(tasks), "prompts", len(file))
-        if len(file) < len(tasks):
+    def run(self, part: MeasuredPart[int], tasks: Sequence[AtlasTask]) -> None:
+        """Measure the missing prompts, after one that warms the engines up."""
+        if part.missing:
             self._measure(0, tasks[0])
-        for number, task in enumerate(tasks):
-            if str(number) not in file:
-                file.add(str(number), self._measure(number, task))
-                progress.add()
+        for number in part.missing:
+            part.add(number, self._measure(number, tasks[number]))
 
     def _measure(self, number: int, task: AtlasTask) -> Record:
         """Seconds, steps and tokens by model, helps and temperature, how many answers a help has changed, and whether
@@ -90,9 +87,8 @@ class HelpBench:
         return record
 
 
-def help_report(file: RecordFile, label: str) -> Found:
+def help_report(records: Sequence[Record], label: str) -> Found:
     """The metrics, and the table by its title."""
-    records = [*file.records.values()]
     metrics = [
         Metric(
             "help.changed",

@@ -1,11 +1,11 @@
 """The files of a benchmark run: what it reads, the records of each stage, and the JSON of the results."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pasta.benchmark.documents import read_documents
 from pasta.benchmark.machine import describe_machine
@@ -18,12 +18,35 @@ from pasta.errors import UserError
 from pasta.sizes import EngineSettings
 from pasta.stages.lock import sole_writer
 from pasta.stages.progress import Progress
-from pasta.stages.records import RecordFile, write_json
+from pasta.stages.records import Record, RecordFile, write_json
 
 if TYPE_CHECKING:
     import torch
 
 Say = Callable[[str], None]
+K = TypeVar("K")
+
+
+class MeasuredPart(Generic[K]):
+    """A part of a measurement with a record for each of ``keys``: says on construction how many ``unit`` there are in
+    ``file``, and, as others are added, how far it is. ``title`` is its name for the user."""
+
+    def __init__(self, file: RecordFile, keys: Iterable[K], unit: str, title: str, say: Say) -> None:
+        self.file, self._keys = file, [*keys]
+        #: The keys that have no record yet.
+        self.missing = [key for key in self._keys if str(key) not in file]
+        total, found = len(self._keys), len(self._keys) - len(self.missing)
+        self._progress = Progress(title, total, unit, found, again=" (--fresh measures again)", say=say)
+
+    def add(self, key: K, record: Record, detail: object = "") -> None:
+        """Keep a record on disk, and say how far the part is, with ``detail``."""
+        self.file.add(str(key), record)
+        self._progress.add(1, detail)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records in the order of their keys: all of them, once none is missing."""
+        return [self.file.records[str(key)] for key in self._keys]
 
 
 class Measurement:
@@ -52,9 +75,11 @@ class Measurement:
         self.files[stage] = path.name
         return file
 
-    def progress(self, stage: str, total: int, unit: str, found: int) -> Progress:
-        """A function that prints how far a stage is."""
-        return Progress(stage, total, unit, found, again=" (--fresh measures again)", say=self.say)
+    def part(
+        self, stage: str, identity: Mapping[str, Any], keys: Iterable[K], unit: str, title: str = ""
+    ) -> MeasuredPart[K]:
+        """``open`` the records of a stage that has one for each of ``keys``."""
+        return MeasuredPart(self.open(stage, identity), keys, unit, title or stage, self.say)
 
     def write(self, report: Report, *, complete: bool, **more: Any) -> None:
         """Write the JSON file: command, machine, settings, ``more``, metrics, tables, and the names of the record

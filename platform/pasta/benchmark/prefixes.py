@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from statistics import median
 
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
 #: Questions of a conversation, each with the answers before it; tokens of a prefill chunk (configs/serve/local.yaml).
@@ -71,17 +71,14 @@ def questions(number: int) -> list[AtlasTask]:
     return [tasks[(number * TURNS + turn) % len(tasks)] for turn in range(TURNS)]
 
 
-def measure_conversations(
-    file: RecordFile, loaded: LoadedModel, max_tokens: int, count: int, progress: Progress
-) -> None:
-    """Measure the conversations that ``file`` lacks, after one that warms up."""
+def measure_conversations(part: MeasuredPart[int], loaded: LoadedModel, max_tokens: int) -> None:
+    """Measure the missing conversations, after one that warms up."""
     bench = PrefixBench(loaded, max_tokens)
     bench.measure(0)
     for engine in bench.engines.values():
         engine.prefixes.forget()
-    for number in range(len(file), count):
-        file.add(str(number), bench.measure(number))
-        progress.add()
+    for number in part.missing:
+        part.add(number, bench.measure(number))
 
 
 def prefix_report(records: Sequence[Record], label: str) -> Found:

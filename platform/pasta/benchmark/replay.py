@@ -15,6 +15,7 @@ from typing import Any
 
 from pasta.benchmark.documents import Recorded, document_files
 from pasta.benchmark.machine import model_fingerprint
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.benchmark.steps import slot_for
@@ -26,8 +27,7 @@ from pasta.engine import Engine, EngineConfig, LoadedModel
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, annotated_ids, plain_ids
 from pasta.markdown import markdown
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import geometric_mean
 
 WORDS = "words"
@@ -67,22 +67,16 @@ def replay_engine(loaded: LoadedModel, entries: Iterable[Entry]) -> Engine:
     return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
 
 
-def measure(
-    file: RecordFile,
-    entries: Sequence[Entry],
-    loaded: LoadedModel,
-    repeats: int,
-    progress: Progress,
-) -> None:
-    """Replay the entries that ``file`` lacks, ``repeats`` timed runs of each; the shortest one warms the engine up."""
+def measure(part: MeasuredPart[str], entries: Sequence[Entry], loaded: LoadedModel, repeats: int) -> None:
+    """Replay the missing entries, ``repeats`` timed runs of each; the shortest one warms the engine up."""
     engine = replay_engine(loaded, entries)
     shortest = min(entries, key=lambda entry: len(entry.sequential))
     replay_pair(engine, shortest.prompt, shortest.sequential, shortest.annotated, repeats=1)
     for entry in entries:
-        if entry.key not in file:
+        if entry.key in part.missing:
             record = replay_pair(engine, entry.prompt, entry.sequential, entry.annotated, repeats=repeats)
-            file.add(entry.key, record | ({"source": entry.source} if entry.source else {}))
-            progress.add(1, f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
+            detail = f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x"
+            part.add(entry.key, record | ({"source": entry.source} if entry.source else {}), detail)
 
 
 # -- real answers ----------------------------------------------------------------------------------------
@@ -128,12 +122,12 @@ class DocumentReplay:
         if not self.entries:
             raise _none_replayed(len(documents), self.skipped.values())
 
-    def run(self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Progress) -> None:
-        """Measure the documents that ``file`` lacks; those left out are recorded with the reason."""
+    def run(self, part: MeasuredPart[str], loaded: LoadedModel, repeats: int) -> None:
+        """Measure the missing documents; those left out are recorded with the reason."""
         for key, reason in self.skipped.items():
-            if key not in file:
-                file.add(key, {"skipped": reason})
-        measure(file, self.entries, loaded, repeats, progress)
+            if key in part.missing:
+                part.add(key, {"skipped": reason})
+        measure(part, self.entries, loaded, repeats)
 
 
 def document_identity(path: Path, tokenizer: str) -> Record:

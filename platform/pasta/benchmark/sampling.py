@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric, rate_of
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import heldout_prompts
@@ -10,8 +11,7 @@ from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
 #: Prompts sampled together, groups of them, and slots of the engine.
@@ -59,17 +59,15 @@ class SamplingBench:
         ]
 
 
-def measure_groups(file: RecordFile, loaded: LoadedModel, max_tokens: int, progress: Progress) -> None:
-    """Measure the groups that ``file`` lacks, held-out prompts of the atlas, after a prompt that warms the engines
-    up."""
+def measure_groups(part: MeasuredPart[int], loaded: LoadedModel, max_tokens: int) -> None:
+    """Measure the missing groups, held-out prompts of the atlas, after a prompt that warms the engines up."""
     bench = SamplingBench(loaded, max_tokens)
     prompts = [Prompt(task.messages) for task in heldout_prompts(GROUP_PROMPTS * GROUPS)]
     bench.measure(prompts[:1])
     for engine in bench.engines.values():
         engine.prefixes.forget()
-    for number in range(len(file), GROUPS):
-        file.add(str(number), bench.measure(prompts[number::GROUPS]))
-        progress.add()
+    for number in part.missing:
+        part.add(number, bench.measure(prompts[number::GROUPS]))
 
 
 def sampling_report(records: Sequence[Record], label: str) -> Found:

@@ -4,14 +4,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec
 from pasta.markdown import markdown
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 
 _ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the context
 
@@ -29,12 +29,11 @@ def slot_for(num_tokens: int) -> int:
     return -(-(num_tokens + 1) // 256) * 256
 
 
-def measure_rounds(file: RecordFile, measure: Callable[[], Record], rounds: int, progress: Progress) -> None:
-    """Measure the rounds that ``file`` lacks, after a warm-up round."""
+def measure_rounds(part: MeasuredPart[int], measure: Callable[[], Record]) -> None:
+    """Measure the missing rounds, after a warm-up round."""
     measure()
-    for number in range(len(file), rounds):
-        file.add(str(number), measure())
-        progress.add()
+    for number in part.missing:
+        part.add(number, measure())
 
 
 class LaneBench:

@@ -18,13 +18,13 @@ from pasta.engine import Engine, Request
 from pasta.engine.loading import load_model
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
 _HELPED = f", {ALL_HELP}"
 
 
-def measure_answers(comparison: ShapeComparison) -> RecordFile:
+def measure_answers(comparison: ShapeComparison) -> list[Record]:
     """One record a prompt: seconds, steps and tokens of each greedy answer, its prompt included, and whether a limit
     ``cut`` one. llama.cpp decodes as many tokens as the twin's answer has, since what it says may be something else."""
     settings, weights = comparison.settings, comparison.weights
@@ -37,12 +37,10 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
         "draft_acceptance": settings.draft_acceptance,
         "each_help": settings.each_help,
     }
-    file = comparison.open("answers", identity)
+    part = comparison.part("answers", identity, range(settings.answer_prompts), "prompts")
+    if not part.missing:
+        return part.records
     tasks = heldout_prompts(settings.answer_prompts)
-    progress = comparison.kept.progress(f"answers, {weights.name}", len(tasks), "prompts", len(file))
-    todo = [number for number in range(len(tasks)) if str(number) not in file]
-    if not todo:
-        return file
     with comparison.decoders(comparison.narrow, drafts=True) as chosen, contextlib.ExitStack() as stack:
         engines: dict[str, tuple[Chosen, dict[str, Engine]]] = {}
         for name, each in chosen.items():
@@ -63,11 +61,9 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
                 )
         stack.callback(engines.clear)
         _measure(tasks[0], settings.answer_tokens, chosen, engines)
-        for number in todo:
-            record = _measure(tasks[number], settings.answer_tokens, chosen, engines)
-            file.add(str(number), record)
-            progress.add(1)
-    return file
+        for number in part.missing:
+            part.add(number, _measure(tasks[number], settings.answer_tokens, chosen, engines))
+    return part.records
 
 
 def _name(answered: str, way: str) -> str:

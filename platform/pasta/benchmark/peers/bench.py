@@ -1,7 +1,6 @@
 """Runs a comparison with peers, shape by shape and part by part, and reports what came out."""
 
 import importlib.util
-from collections.abc import Iterable
 
 import torch
 
@@ -28,7 +27,6 @@ from pasta.benchmark.peers.weights import make_weights
 from pasta.engine import kernels, read_model_config
 from pasta.engine.supported import why_not_format
 from pasta.errors import UserError
-from pasta.stages.records import Record, RecordFile
 
 
 class PeerBenchmark:
@@ -75,20 +73,19 @@ class PeerBenchmark:
     def _measure(self, comparison: ShapeComparison, part: str, report: Report) -> None:
         shape = comparison.weights.name
         if part == "check":
-            report.add(*check_report(shape, comparison.check().records.get("tokens")))
+            report.add(*check_report(shape, comparison.check()))
         elif part == "decode":
-            records = [*comparison.decode().records.values()][: self.settings.rounds]
+            records = comparison.decode()
             setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
             report.add(*decode_report(shape, records, setups))
         elif part == "prefill":
-            report.add(*prefill_report(shape, _of(comparison.prefill(), self.settings.prefills)))
+            report.add(*prefill_report(shape, comparison.prefill()))
         elif part == "answers":
-            report.add(*answers_report(shape, [*measure_answers(comparison).records.values()]))
+            report.add(*answers_report(shape, measure_answers(comparison)))
         elif part == "replay":
             report.add(*replay_report(shape, measure_replay(comparison)))
         else:
-            points = {"lanes": "lanes", "requests": "requests", "context": "contexts"}[part]
-            records = _of(getattr(comparison, part)(), getattr(self.settings, points))
+            records = getattr(comparison, part)()
             report.add(*growth_report(shape, part, records))
             self._growth.setdefault(shape, {})[part] = growth_points(records)
 
@@ -103,8 +100,3 @@ class PeerBenchmark:
             check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
         if settings.documents is not None:
             read_documents(settings.documents)
-
-
-def _of(file: RecordFile, points: Iterable[int]) -> list[Record]:
-    """The records of these points. Earlier runs may have left others."""
-    return [file.records[str(point)] for point in points]

@@ -3,14 +3,14 @@
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from pasta.benchmark.machine import code_fingerprint, machine_identity
-from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.measurement import MeasuredPart, Measurement
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_setup, time_steps
 from pasta.benchmark.peers.engine import Generate, Ours
@@ -22,9 +22,9 @@ from pasta.benchmark.peers.settings import FORMATS, STEPS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
 from pasta.engine.supported import why_not_format
-from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 
+K = TypeVar("K")
 #: Tokens of a run that chooses settings.
 _TUNING_TOKENS = 12
 _GENERATE: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ _GENERATE: dict[str, dict[str, Any]] = {
 
 
 class ShapeComparison:
-    """All decoders of one shape. Every method measures what its record file lacks, and returns the file."""
+    """All decoders of one shape. Every method measures what its record file lacks, and returns the records."""
 
     def __init__(self, weights: Weights, settings: PeerSettings, kept: Measurement) -> None:
         self.weights, self.settings, self.kept = weights, settings, kept
@@ -46,43 +46,41 @@ class ShapeComparison:
 
     # -- parts -----------------------------------------------------------------------------------------
 
-    def check(self) -> RecordFile:
-        """Greedy tokens and log-probabilities of llama.cpp in f32 against the engine's in float32."""
+    def check(self) -> Record | None:
+        """Greedy tokens and log-probabilities of llama.cpp in f32 against the engine's in float32; None where one of
+        them is left out."""
         file = self.open("check", {})
         if self.has_llama and "tokens" not in file and "float32" in self.formats:
             file.add("tokens", check_tokens(self.weights, self._prompts(4, 48), self.kept.say))
             gc.collect()
-        return file
+        return file.records.get("tokens")
 
-    def decode(self) -> RecordFile:
+    def decode(self) -> list[Record]:
         """Rounds in which every decoder decodes the same number of tokens after the same prompt, in turn."""
         settings = self.settings
-        asked = {"tokens": settings.tokens, "prompt": settings.prompt_tokens, "compiled": settings.compiled}
-        file = self.open("decode", asked | {"runtimes": runtime_versions()})
-        progress = self.kept.progress(
-            f"decode, {self.weights.name}", settings.rounds, "rounds", min(len(file), settings.rounds)
-        )
-        if len(file) < settings.rounds:
+        asked: Record = {"tokens": settings.tokens, "prompt": settings.prompt_tokens}
+        asked |= {"compiled": settings.compiled, "runtimes": runtime_versions()}
+        part = self.part("decode", asked, range(settings.rounds), "rounds")
+        if part.missing:
             prompts = self._prompts(settings.rounds, settings.prompt_tokens)
             with self.decoders(self.formats, stock=True) as chosen:
-                for number in range(len(file), settings.rounds):
+                for number in part.missing:
                     record = {
                         name: each.use().decode(prompts[number], settings.tokens).to_dict()
                         for name, each in chosen.items()
                     }
-                    file.add(str(number), record)
-                    progress.add()
-        return file
+                    part.add(number, record)
+        return part.records
 
-    def prefill(self) -> RecordFile:
+    def prefill(self) -> list[Record]:
         """One record for each length of a prompt: milliseconds until the first token, round by round."""
         settings = self.settings
         asked = {"rounds": settings.rounds, "compiled": settings.compiled, "runtimes": runtime_versions()}
-        file, todo, progress = self._points("prefill", settings.prefills, asked)
-        if todo:
+        part = self.part("prefill", asked, settings.prefills, "points")
+        if part.missing:
             prompts = self._prompts(settings.rounds, max(settings.prefills))
             with self.decoders(self.narrow, stock=True, prefill=True) as chosen:
-                for count in todo:
+                for count in part.missing:
                     rounds = [
                         {
                             name: [1e3 * each.use().decode(prompt[:count], 2).first_s]
@@ -90,21 +88,20 @@ class ShapeComparison:
                         }
                         for prompt in prompts
                     ]
-                    file.add(str(count), {"rounds": rounds})
-                    progress.add()
-        return file
+                    part.add(count, {"rounds": rounds})
+        return part.records
 
-    def lanes(self) -> RecordFile:
+    def lanes(self) -> list[Record]:
         """Single steps with several lanes of one request; llama.cpp: so many sequences that share a prompt."""
         prompt = self._prompts(1, 256)
         return self._grow("lanes", self.settings.lanes, lambda lanes, steps: (prompt, lanes))
 
-    def requests(self) -> RecordFile:
+    def requests(self) -> list[Record]:
         """Single steps with several requests, each after a prompt of its own."""
         prompts = self._prompts(max(self.settings.requests), self.settings.prompt_tokens)
         return self._grow("requests", self.settings.requests, lambda count, steps: (prompts[:count], 1))
 
-    def context(self) -> RecordFile:
+    def context(self) -> list[Record]:
         """Single steps of one request after so many tokens."""
         prompt = self._prompts(1, max(self.settings.contexts))[0]
         return self._grow(
@@ -112,38 +109,28 @@ class ShapeComparison:
         )
 
     def _grow(
-        self, part: str, points: Sequence[int], held: Callable[[int, int], tuple[list[list[int]], int]]
-    ) -> RecordFile:
+        self, name: str, points: Sequence[int], held: Callable[[int, int], tuple[list[list[int]], int]]
+    ) -> list[Record]:
         """One record a point: the milliseconds of each session's steps, round by round. ``held`` gives the prompts and
         the lanes of a point's sessions, which take so many steps."""
         settings = self.settings
         asked = {"rounds": settings.rounds, "prompt": settings.prompt_tokens}
-        file, todo, progress = self._points(part, points, asked)
-        if not todo:
-            return file
+        part = self.part(name, asked, points, "points")
+        if not part.missing:
+            return part.records
         with self.decoders(self.narrow) as chosen:
-            for point in todo:
+            for point in part.missing:
                 prompts, lanes = held(point, settings.steps)
                 with contextlib.ExitStack() as stack:
                     sessions: dict[str, tuple[PeerSession, Callable[[], Any]]] = {}
-                    for name, each in chosen.items():
+                    for decoder_name, each in chosen.items():
                         decoder: Any = each.use()
                         opened = decoder.session(prompts, settings.steps, lanes)
                         stack.callback(opened.close)
-                        sessions[name] = (opened, each.use)
+                        sessions[decoder_name] = (opened, each.use)
                     rounds = [time_steps(sessions, STEPS) for _ in range(settings.rounds)]
-                file.add(str(point), {"rounds": rounds})
-                progress.add()
-        return file
-
-    def _points(
-        self, part: str, points: Sequence[int], identity: Record
-    ) -> tuple[RecordFile, list[int], Progress]:
-        """The records of a part that has one for each point, the points that they lack, and the progress over all."""
-        file = self.open(part, identity)
-        todo = [point for point in points if str(point) not in file]
-        done = len(points) - len(todo)
-        return file, todo, self.kept.progress(f"{part}, {self.weights.name}", len(points), "points", done)
+                part.add(point, {"rounds": rounds})
+        return part.records
 
     # -- decoders --------------------------------------------------------------------------------------
 
@@ -278,6 +265,12 @@ class ShapeComparison:
     def open(self, part: str, identity: Record) -> RecordFile:
         """The records of a part; ``identity`` is what they depend on besides."""
         return self.kept.open(f"{self.weights.name}.{part}", self._identity | identity)
+
+    def part(self, name: str, identity: Record, keys: Iterable[K], unit: str) -> MeasuredPart[K]:
+        """``open`` the records of a part that has one for each of ``keys``."""
+        return MeasuredPart(
+            self.open(name, identity), keys, unit, f"{name}, {self.weights.name}", self.kept.say
+        )
 
     def _formats(self, formats: list[str]) -> list[str]:
         """Those of ``formats`` that fit. This is found out once: a run that goes on keeps them, whatever is free by

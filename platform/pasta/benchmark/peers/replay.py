@@ -17,7 +17,7 @@ def measure_replay(comparison: ShapeComparison) -> list[Record]:
     """One record for each document that is drawn: seconds of each decoder, prompt included, and the answer's tokens
     without its tags.
 
-    Tokens are words, as in ``jobs.benchmark replay``. Earlier runs may have left records of other documents.
+    Tokens are words, as in ``jobs.benchmark replay``.
     """
     settings, weights = comparison.settings, comparison.weights
     assert settings.documents is not None
@@ -26,14 +26,10 @@ def measure_replay(comparison: ShapeComparison) -> list[Record]:
     )
     counted = DocumentReplay(documents, WORDS, settings.longest, weights.config.vocab_size)
     identity = document_identity(settings.documents, WORDS) | {"longest": settings.longest}
-    file = comparison.open("replay", identity)
-    entries = [entry for entry in counted.entries if entry.key not in file]
-    progress = comparison.kept.progress(
-        f"replay, {weights.name}", len(counted.entries), "documents", len(counted.entries) - len(entries)
-    )
-    drawn = [entry.key for entry in counted.entries]
-    if not entries:
-        return [file.records[key] for key in drawn]
+    entries = {entry.key: entry for entry in counted.entries}
+    part = comparison.part("replay", identity, entries, "documents")
+    if not part.missing:
+        return part.records
     shortest = min(counted.entries, key=lambda entry: entry.num_tokens)
     codec = Codec(counted.tokenizer)
     with comparison.decoders(comparison.narrow) as chosen:
@@ -43,11 +39,10 @@ def measure_replay(comparison: ShapeComparison) -> list[Record]:
                 loaded = dataclasses.replace(each.decoder.loaded, tokenizer=counted.tokenizer, codec=codec)
                 engines[name] = replay_engine(loaded, counted.entries)
         _measure(shortest, chosen, engines)
-        for entry in entries:
-            record = _measure(entry, chosen, engines)
-            file.add(entry.key, record)
-            progress.add(1, f"{record['tokens']} tokens")
-    return [file.records[key] for key in drawn]
+        for key in part.missing:
+            record = _measure(entries[key], chosen, engines)
+            part.add(key, record, f"{record['tokens']} tokens")
+    return part.records
 
 
 def _measure(entry: Entry, chosen: dict[str, Chosen], engines: dict[str, Engine]) -> Record:
