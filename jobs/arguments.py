@@ -26,23 +26,12 @@ def job_parser(
     """
     first = (description or "").split("\n")[0].rstrip(":")
     parser = CommandParser(prog=f"python -m jobs.{job}", description=first, allow_abbrev=False)
-    add = parser.add_argument
-    add("--config", type=Path, required=True, help=f"a YAML file such as {example}")
-    add(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one key of it; may be repeated",
-    )
-    add(
-        "--address",
-        default=None,
-        help="address of a running Ray cluster, or RAY_ADDRESS; by default a local one",
+    parser.add_config(example)
+    parser.add_argument(
+        "--address", help="address of a running Ray cluster, or RAY_ADDRESS; by default a local one"
     )
     if restart is not None:
-        add("--restart", action="store_true", help=restart)
+        parser.add_argument("--restart", action="store_true", help=restart)
     # A job whose options can contradict one another sets its own; jobs.submit asks it too.
     parser.set_defaults(check=lambda options: None)
     return parser
@@ -76,7 +65,6 @@ def benchmark_parser(
     return CommandParser(
         prog=f"python -m jobs.benchmark {part}".rstrip(),
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=allow_abbrev,
     )
 

@@ -6,7 +6,6 @@ By default over answers of the atlas; ``--source`` takes what ``data.source.path
 """
 
 import tempfile
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,7 @@ from pasta.stages.workers import LightWorkersSection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(
-        prog="python -m jobs.benchmark_annotate",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="python -m jobs.benchmark_annotate", description=__doc__)
     add = parser.add_argument
     add("--source", default=ATLAS, help="answers to annotate (atlas)")
     add("--records", type=int, default=4000, help="how many (4000)")

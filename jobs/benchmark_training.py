@@ -6,7 +6,6 @@
 Any recipe will do; without Ray and DeepSpeed, on one device.
 """
 
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,15 +26,10 @@ TARGET = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(
-        prog="python -m jobs.benchmark_training",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="python -m jobs.benchmark_training", description=__doc__)
     add = parser.add_argument
     add("kind", choices=list(KINDS), help="what the recipe trains by")
-    add("--config", type=Path, required=True, help="a YAML file such as configs/sft/atlas-pasta.yaml")
-    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_config("configs/sft/atlas-pasta.yaml")
     add("--rounds", type=int, default=8, help="times that each way trains, in turn (8)")
     add("--steps", type=int, default=10, help="timed steps of each time (10)")
     add("--device", default="auto", help="cpu, cuda or auto")

@@ -5,17 +5,11 @@
 Needs torch and a C++ compiler, and a CPU with AVX2 and FMA or with AVX-512. Decoding works without them, slower.
 """
 
-import argparse
-
 from pasta.entrypoint import CommandParser, run_main
 
 
 def main(arguments: list[str] | None = None) -> int:
-    CommandParser(
-        prog="python -m jobs.kernels",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args(arguments)
+    CommandParser(prog="python -m jobs.kernels", description=__doc__).parse_args(arguments)
     from pasta.engine import kernels  # it imports torch
 
     print(f"kernels: {kernels.build_extension()}")

@@ -45,12 +45,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 def parser() -> argparse.ArgumentParser:
     """The command line. Options of the job itself are left over: the job's own parser reads them."""
-    made = CommandParser(
-        prog="python -m jobs.submit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = CommandParser(prog="python -m jobs.submit", description=__doc__, allow_abbrev=False)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = CommandParser(add_help=False)
     common.add_argument(

@@ -4,7 +4,7 @@ import errno
 import io
 import os
 import sys
-from argparse import Action, ArgumentParser
+from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,14 +30,29 @@ _REFUSALS = {
 
 class CommandParser(ArgumentParser):
     """An ArgumentParser, for itself and its subcommands, that raises UserError for an option given twice, of which
-    argparse takes the last, and for a blank text or path. ``action="append"`` is for options that may be repeated."""
+    argparse takes the last, and for a blank text or path. ``action="append"`` is for options that may be repeated. A
+    description of several lines keeps them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        if "\n" in (options.get("description") or ""):
+            options.setdefault("formatter_class", RawDescriptionHelpFormatter)
         super().__init__(*arguments, **options)
         self.given: set[Action] = set()
         self.register("action", None, _StoreOnce)
         # A blank path stays text, which the action refuses: Path("") is the current folder.
         self.register("type", Path, lambda text: Path(text) if text.strip() else text)
+
+    def add_config(self, example: str) -> None:
+        """Add ``--config``, which takes a file such as ``example``, and ``--set`` (``overrides``) for its keys."""
+        self.add_argument("--config", type=Path, required=True, help=f"a YAML file such as {example}")
+        self.add_argument(
+            "--set",
+            dest="overrides",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="override one key of it; may be repeated",
+        )
 
     def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
         """Parse, as argparse does."""

@@ -163,21 +163,7 @@ def _add_simulate(commands: Any) -> None:
         description="Simulate a service under load, engine step by engine step: latencies, throughput, GPU hours, "
         "where parallel decoding stops paying, how many replicas reach a goal. Writes a report with pictures.",
     )
-    simulating.add_argument(
-        "--config",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="a YAML file such as configs/simulate/atlas.yaml",
-    )
-    simulating.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one key of it; may be repeated",
-    )
+    simulating.add_config("configs/simulate/atlas.yaml")
     simulating.add_argument(
         "--measured",
         type=Path,
@@ -226,22 +212,22 @@ def _width(text: str) -> int:
     return width
 
 
-def _weight(text: str) -> float:
+def _real(text: str) -> float:
+    """The number that a text is; -1 for other text."""
     try:
-        weight = float(text)
+        return float(text)
     except ValueError:
-        weight = -1.0
-    if not 0 <= weight < float("inf"):
+        return -1.0
+
+
+def _weight(text: str) -> float:
+    if not 0 <= (weight := _real(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a weight λ of 0 or more (for inf, read quality)")
     return weight
 
 
 def _probability(text: str) -> float:
-    try:
-        probability = float(text)
-    except ValueError:
-        probability = -1.0
-    if not 0.0 <= probability <= 1.0:
+    if not 0.0 <= (probability := _real(text)) <= 1.0:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a probability from 0 to 1")
     return probability
 
