@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, TrainerCallback
 from pasta.config import parse_config
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.tracking import Tracker
-from pasta.training.callbacks import EpochOrder, NoStepTooMany, OwnSteps
+from pasta.training.callbacks import ConfiguredSteps, EpochOrder
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare, train
@@ -43,9 +43,7 @@ def run(config: SftConfig, work: Path, resume: Path | None = None) -> tuple[Any,
     data_dir = prepare(config, work.parent / "data").path
     tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
     context = RunContext(data_dir, work, False, no_report)
-    trainer = make_trainer(
-        config, context, tokenizer, [EpochOrder(), NoStepTooMany(), OwnSteps(), Keep()], Tracker()
-    )
+    trainer = make_trainer(config, context, tokenizer, [EpochOrder(), ConfiguredSteps(), Keep()], Tracker())
     seen, collate = [], trainer.data_collator
 
     def watching(rows: list[dict[str, Any]]) -> Any:

@@ -202,9 +202,14 @@ class EpochOrder(TrainerCallback):
             sampler.generator = torch.Generator().manual_seed(args.seed + int(state.epoch or 0))
 
 
-class NoStepTooMany(TrainerCallback):
-    """Sets the learning rate to 0 after the last step: a trainer that resumes from its last checkpoint in the middle of
-    an epoch takes one step more, which then changes nothing, is not counted, logged or saved."""
+class ConfiguredSteps(TrainerCallback):
+    """Has a run take the steps of its configuration, also where it resumes.
+
+    It logs and saves at the configured steps: a trainer that resumes takes those of the run that left the checkpoint.
+    One that resumes from its last checkpoint in the middle of an epoch takes one step more, whose learning rate is set
+    to 0, so that it changes nothing, and which is not counted, logged or saved. After the last step nothing is
+    evaluated: the figures of the finished model are taken when training has ended, on the same data.
+    """
 
     def __init__(self) -> None:
         #: The step and the tokens seen where this process's part of the run begins.
@@ -214,6 +219,7 @@ class NoStepTooMany(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.first_step, self._tokens = state.global_step, state.num_input_tokens_seen
+        state.compute_steps(args, state.max_steps)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -225,32 +231,13 @@ class NoStepTooMany(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_evaluate = False
         if state.global_step > state.max_steps:
             state.global_step = state.max_steps
             # Only a run with nothing left to do takes such a step.
             state.num_input_tokens_seen = self._tokens
-            control.should_log = control.should_save = control.should_evaluate = False
-
-
-class OwnSteps(TrainerCallback):
-    """Logs and saves at the configured steps: a trainer that resumes takes those of the run that left the
-    checkpoint."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        state.compute_steps(args, state.max_steps)
-
-
-class EvaluatesLast(TrainerCallback):
-    """Leaves out the evaluation after the last step: the figures of the finished model are taken when training has
-    ended, on the same data."""
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step >= state.max_steps:
-            control.should_evaluate = False
+            control.should_log = control.should_save = False
 
 
 class CheckpointReporter(TrainerCallback):

@@ -12,14 +12,7 @@ from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.rows import read_json
 from pasta.tracking import Tracker, start_tracker
-from pasta.training.callbacks import (
-    CheckpointReporter,
-    EpochOrder,
-    EvaluatesLast,
-    NoStepTooMany,
-    OwnSteps,
-    ProgressReporter,
-)
+from pasta.training.callbacks import CheckpointReporter, ConfiguredSteps, EpochOrder, ProgressReporter
 from pasta.training.config import TrainingConfig
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
@@ -51,14 +44,12 @@ def run_trainer(
         config=to_dict(config),
         rank=rank,
     )
-    steps = NoStepTooMany()
+    steps = ConfiguredSteps()
     callbacks = [
         CheckpointReporter(context.report, rank),
         ProgressReporter(tracker, rank),
         EpochOrder(),
-        EvaluatesLast(),
         steps,
-        OwnSteps(),
     ]
     trainer = make_trainer(tokenizer, callbacks, tracker)
     started = time.perf_counter()
