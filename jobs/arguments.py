@@ -2,18 +2,22 @@
 
 import argparse
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pasta
 from pasta.entrypoint import EXIT_INTERRUPTED, CommandParser
 from pasta.errors import UserError
 from pasta.files import check_beside
 from pasta.signals import Terminated, ended_by_sigterm
 
 T = TypeVar("T")
+#: The shipped models.
+MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 
 
 def job_parser(
@@ -67,6 +71,11 @@ def benchmark_parser(
         description=description,
         allow_abbrev=allow_abbrev,
     )
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def benchmark_file(name: str) -> Path:

@@ -13,18 +13,18 @@ goes on where it stopped when it is started again with the same options.
 
 import argparse
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import pasta
 from jobs.arguments import (
+    MODELS,
     benchmark_command,
     benchmark_file,
     benchmark_parser,
     check_out,
     fields_of,
+    num_cores,
     numbers,
     quiet_transformers,
     run_benchmark,
@@ -35,7 +35,6 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from serve.ray_start import ROOT
 
-MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
@@ -46,25 +45,14 @@ _WHAT = (
     "people: right answers to what people type"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-#: The parts with modules and options of their own, and what these are given.
-PARTS: dict[str, tuple[Any, ...]] = {
-    "serve": (),
-    "front": (),
-    "peers": (MODELS, _num_cores()),
-    "people": (MODELS,),
-}
+#: The parts with modules and options of their own.
+PARTS = ("serve", "front", "peers", "people")
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] and given[0] in PARTS:
-        return int(_module(given[0]).main(given[1:], *PARTS[given[0]]))
+        return int(_module(given[0]).main(given[1:]))
     options = parser().parse_args(given)
     settings = settings_of(options)
     check_out(settings.out)
@@ -96,7 +84,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def parser_of(part: str) -> argparse.ArgumentParser:
     """The command line of a part with options of its own."""
-    made: argparse.ArgumentParser = _module(part).parser(*PARTS[part])
+    made: argparse.ArgumentParser = _module(part).parser()
     return made
 
 
@@ -157,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dtype", default="auto", help=f"{FORMATS_HELP} (auto)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
-    add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
+    add("--large-threads", type=int, default=num_cores(), help="threads for the large one (all cores)")
     add("--repeats", type=int, default=1, help="timed runs of each prompt; their median counts (1)")
     add("--rounds", type=int, default=10, help="repetitions of step, calibrate, generate and prefix (10)")
     add(

@@ -28,7 +28,6 @@ from jobs.arguments import benchmark_command, benchmark_parser, check_out, numbe
 from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.options import check_least
-from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record, write_json
@@ -147,10 +146,9 @@ def table(records: Sequence[Record]) -> str:
     return markdown(head, rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; ``arguments`` are those behind ``front``."""
-    given = sys.argv[1:] if arguments is None else [*arguments]
-    options = parser().parse_args(given)
+def main(arguments: list[str]) -> int:
+    """Run the command; ``arguments`` are those behind ``front``."""
+    options = parser().parse_args(arguments)
     check_out(options.out)
     check_least(options, 1, "rounds")
     if not 0 < min(options.interpreters) <= max(options.interpreters) <= _MOST_INTERPRETERS:
@@ -176,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     record = asyncio.run(measure_load(started.url, key, model, load))
                 records.append({"interpreters": interpreters, "proxy": proxy, **record})
     written = {
-        "command": benchmark_command("front", *given),
+        "command": benchmark_command("front", *arguments),
         "machine": describe_machine(),
         "load": dataclasses.asdict(load),
         "records": records,
@@ -217,7 +215,3 @@ def parser() -> argparse.ArgumentParser:
     add("--token-ms", type=float, default=10.0, help="milliseconds from a token to the next one (10)")
     add("--out", type=Path, default=Path("runs/benchmark/front.json"), help="the JSON file to write")
     return made
-
-
-if __name__ == "__main__":
-    run_main(main)

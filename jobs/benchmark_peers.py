@@ -15,11 +15,13 @@ import os
 from pathlib import Path
 
 from jobs.arguments import (
+    MODELS,
     benchmark_command,
     benchmark_file,
     benchmark_parser,
     check_out,
     fields_of,
+    num_cores,
     numbers,
     quiet_transformers,
     run_benchmark,
@@ -33,9 +35,9 @@ SHAPES = {name: _CONFIGS / f"replay-llama-{name}.json" for name in ("30m", "400m
 SHAPES["wide-400m"] = _CONFIGS / "wide-400m.json"
 
 
-def main(arguments: list[str], models: Path, num_cores: int) -> int:
-    """Run the command; ``models`` holds the shipped models."""
-    options = parser(models, num_cores).parse_args(arguments)
+def main(arguments: list[str]) -> int:
+    """Run the command; ``arguments`` are those behind ``peers``."""
+    options = parser().parse_args(arguments)
     out = options.out or benchmark_file("peers")
     given = fields_of(PeerSettings, options) | {
         "shapes": tuple(str(SHAPES.get(shape, shape)) for shape in options.shapes),
@@ -52,8 +54,8 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
     return run_benchmark(lambda: PeerBenchmark(settings, command).run(), out, fresh=settings.fresh)
 
 
-def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.ArgumentParser:
-    """The command line."""
+def parser() -> argparse.ArgumentParser:
+    """The command line behind ``peers``."""
     made = benchmark_parser("peers", __doc__)
     add = made.add_argument
     shapes = ",".join([SHIPPED, *SHAPES])
@@ -71,7 +73,7 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         default=tuple(FORMATS),
         help=f"some of {','.join(FORMATS)} (all that run here)",
     )
-    add("--threads", type=int, default=num_cores, help="threads that every decoder may use (all cores)")
+    add("--threads", type=int, default=num_cores(), help="threads that every decoder may use (all cores)")
     add("--rounds", type=int, default=6, help="rounds; in each, all are measured in turn (6)")
     add("--tokens", type=int, default=64, help="tokens that each decodes in a round (64)")
     add("--prompt-tokens", type=int, default=128, help="tokens of its prompt (128)")
@@ -114,7 +116,7 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
     add("--replay-prompts", type=int, default=12, help="documents to replay (12)")
     add("--replay-seed", type=int, default=0, help="the seed with which they are drawn from --documents (0)")
     add("--longest", type=int, default=1024, help="leave out documents of so many tokens or more (1024)")
-    add("--models", type=Path, default=models, help="directory with twin/ and pasta/ (the shipped ones)")
+    add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add("--weights", type=Path, help="directory for random models and GGUF files (peers/ beside --out)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/peers.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")

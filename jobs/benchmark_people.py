@@ -10,7 +10,14 @@ or its decoding, look at dev only. Every wrong answer is listed, with what is wr
 import argparse
 from pathlib import Path
 
-from jobs.arguments import benchmark_command, benchmark_file, benchmark_parser, check_out, quiet_transformers
+from jobs.arguments import (
+    MODELS,
+    benchmark_command,
+    benchmark_file,
+    benchmark_parser,
+    check_out,
+    quiet_transformers,
+)
 from pasta.benchmark.measurement import check_models
 from pasta.benchmark.options import check_answers, check_least
 from pasta.engine.section import FORMATS_HELP, check_device, check_format, check_here
@@ -19,9 +26,9 @@ from pasta.sizes import EngineSettings
 from pasta.stages.records import write_json
 
 
-def main(arguments: list[str], models: Path) -> int:
-    """Run the command; ``models`` holds the shipped models."""
-    options = parser(models).parse_args(arguments)
+def main(arguments: list[str]) -> int:
+    """Run the command; ``arguments`` are those behind ``people``."""
+    options = parser().parse_args(arguments)
     check_least(options, 1, "threads", "max_tokens")
     check_answers(options, "max_tokens")
     check_format(options.dtype, "--dtype")
@@ -71,8 +78,8 @@ def people_name(options: argparse.Namespace) -> str:
     return f"people-{(options.prompts or split_file(options.split)).stem}"
 
 
-def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
-    """The command line."""
+def parser() -> argparse.ArgumentParser:
+    """The command line behind ``people``."""
     made = benchmark_parser("people", __doc__)
     add = made.add_argument
     which = made.add_mutually_exclusive_group()
@@ -80,7 +87,7 @@ def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
     which.add_argument(
         "--prompts", type=Path, help="conversations of your own instead: JSONL of the same form"
     )
-    add("--models", type=Path, default=models, help="directory with twin/ and pasta/ (the shipped ones)")
+    add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add("--max-tokens", type=int, default=512, help="longest answer (512)")
     add(
         "--dtype",

@@ -26,6 +26,7 @@ import psutil
 
 from jobs.arguments import (
     benchmark_command,
+    benchmark_file,
     benchmark_parser,
     check_out,
     fields_of,
@@ -49,7 +50,6 @@ from pasta.data.atlas_keys import ATLAS
 from pasta.data.linearise import Messages
 from pasta.data.prompts import PromptsSection
 from pasta.engine import EngineConfig
-from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import read_prompts
 from pasta.interpreter import Limits
@@ -275,22 +275,21 @@ def _title(words: Sequence[str]) -> str:
     return script if names[0].startswith("python") else names[0]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; ``arguments`` are those behind ``serve``."""
-    given = sys.argv[1:] if arguments is None else [*arguments]
-    options = parser().parse_args(given)
+def main(arguments: list[str]) -> int:
+    """Run the command; ``arguments`` are those behind ``serve``."""
+    options = parser().parse_args(arguments)
     alone = _alone(options)
     if alone and len(both := alone if options.only is None else [*alone, "only"]) > 1:
         raise UserError(f"--{both[1]}: it does not go with --{both[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
-    out = options.out or Path("runs") / "benchmark" / f"{serve_name(options)}.json"
+    out = options.out or benchmark_file(serve_name(options))
     settings = LoadSettings(**fields_of(LoadSettings, options) | {"out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
     if (url := settings.peer) is not None:
         settings = dataclasses.replace(settings, peer_model=asyncio.run(_peer_model(url, options.peer_model)))
     quiet_transformers()
-    command, config = benchmark_command("serve", *given), read_service_config(options.config)
+    command, config = benchmark_command("serve", *arguments), read_service_config(options.config)
     if options.url is None:  # another service's slots are not known
         check_answers(settings, "max_tokens", config.args.engine.slot_tokens)
     benchmark = ServeBenchmark(settings, config, options.source, command)
@@ -385,7 +384,3 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/serve.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
-
-
-if __name__ == "__main__":
-    run_main(main)
