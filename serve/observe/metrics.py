@@ -50,11 +50,6 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
-    @property
-    def exported(self) -> str:
-        """The name in Prometheus; for a histogram without its suffix ``_bucket``, ``_sum`` or ``_count``."""
-        return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
-
 
 #: Recorded by the Gateway, for whole requests.
 HTTP = (
@@ -191,7 +186,6 @@ ENGINE = (
         "pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"
     ),
 )
-METRICS = {metric.name: metric for metric in (*HTTP, *PLACEMENT, *ENGINE)}
 
 
 class Observation(NamedTuple):

@@ -14,8 +14,8 @@ from pasta.simulation.config import SimulateConfig
 from pasta.stages.pipeline import PipelineConfig
 from pasta.training.callbacks import LOGGED
 from serve.config import ServeConfig
-from serve.observe.metrics import METRICS
 from tests.support.guides import GUIDES, ROOT, prose
+from tests.support.metrics import METRICS, exported
 
 #: What is measured names files too; its commands are those that were run.
 DOCUMENTS = [
@@ -158,7 +158,7 @@ def board() -> dict[tuple[str, str], set[str]]:
         else:
             queries = " ".join(target["expr"] for target in panel["targets"])
             asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bray_\w+", queries)}
-            found[row, panel["title"]] = {each.name for each in METRICS.values() if each.exported in asked}
+            found[row, panel["title"]] = {each.name for each in METRICS.values() if exported(each) in asked}
     return found
 
 

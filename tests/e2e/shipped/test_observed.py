@@ -12,9 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from serve.observe.metrics import METRICS
 from tests.e2e.shipped.conftest import EXPORT_S
 from tests.serve.observe.test_metrics import named, queries
+from tests.support.metrics import METRICS, exported
 from tests.support.waiting import eventually
 
 MODEL = "pasta-atlas"
@@ -65,7 +65,7 @@ def test_every_metric_of_the_board_is_exported_after_a_request_of_each_kind(http
     for fields in ({}, {"pasta": {"mode": "sequential"}}, {"max_tokens": 9, "stream": True}):
         ask(http, **fields).raise_for_status()
     wanted = set().union(*map(named, queries()))
-    assert wanted == {metric.exported for metric in METRICS.values()}
+    assert wanted == {exported(metric) for metric in METRICS.values()}
     samples = {}
     assert eventually(lambda: wanted <= families(gather(metrics_url, samples))), wanted - families(samples)
 
@@ -73,7 +73,7 @@ def test_every_metric_of_the_board_is_exported_after_a_request_of_each_kind(http
 def test_its_samples_have_the_labels_that_the_board_asks_for(http, metrics_url):
     ask(http).raise_for_status()
     named_metrics = {
-        metric.exported + ("_count" if metric.kind == "histogram" else ""): metric
+        exported(metric) + ("_count" if metric.kind == "histogram" else ""): metric
         for metric in METRICS.values()
     }
     samples = {}
