@@ -339,7 +339,7 @@ def test_a_run_that_goes_on_keeps_the_format_that_auto_has_chosen(place, tmp_pat
     def identities(chosen):
         fastest = NumberFormat(chosen, "for a test")
         monkeypatch.setattr("pasta.benchmark.benchmark.fastest_of", lambda *_: fastest)
-        benchmark = Benchmark(settings, "command", say=lambda line: None)
+        benchmark = Benchmark(settings, "command")
         return [benchmark._identity(size)["dtype"] for size in ("shipped", "large")]
 
     assert identities("bfloat16") == ["bfloat16"] * 2

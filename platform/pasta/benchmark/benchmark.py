@@ -1,7 +1,7 @@
 """Runs a benchmark: its stages measure and write records, and metrics are computed from the records."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -50,10 +50,10 @@ _BIAS = 7.0
 class Benchmark:
     """Runs stages. With the same settings it resumes an interrupted run."""
 
-    def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, settings: Settings, command: str) -> None:
         self.settings = settings
         self._device = resolve_device(settings.device, "--device")
-        self._kept = Measurement(settings, command, self._device, say)
+        self._kept = Measurement(settings, command, self._device)
         self._formats_by_size: dict[str, str] = {}
 
     def run(self, stages: Sequence[str]) -> Report:

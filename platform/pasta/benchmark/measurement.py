@@ -53,14 +53,15 @@ class Measurement:
     """Writes what is measured. Every record is on disk before the next is measured; ``settings.out`` is rewritten
     after each stage. ``settings`` is a dataclass with ``out`` and ``fresh``."""
 
-    def __init__(
-        self, settings: Any, command: str, device: "torch.device | None" = None, say: Say | None = None
-    ) -> None:
-        self.say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    def __init__(self, settings: Any, command: str, device: "torch.device | None" = None) -> None:
         #: Record files by stage.
         self.files: dict[str, str] = {}
         self._settings, self._command, self._device = settings, command, device
         self._begun = describe_machine(device)
+
+    def say(self, line: str) -> None:
+        """Tell the user how far the run is."""
+        print(line, file=sys.stderr, flush=True)
 
     def alone(self) -> AbstractContextManager[None]:
         """Keep the files to this process for the time of a block, in which alone they are opened and written. Raises
