@@ -62,8 +62,8 @@ class StructureSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class MethodSummary:
-    """One method. ``prompts`` are all it was given: ``skipped`` of them got no answer, ``cut`` one that a limit ended,
+class MethodSummary(GroupSummary):
+    """One method on all prompts it was given: ``skipped`` of them got no answer, ``cut`` one that a limit ended,
     ``fallbacks`` one in plain sequential decoding (Skeleton-of-Thought without a usable skeleton), ``invalid`` no
     verdict in the judge's format. ``compared`` prompts have a speedup, ``judged`` ones a quality.
 
@@ -72,32 +72,22 @@ class MethodSummary:
     baseline's answer, ``thread_counts`` by the threads of this method's.
     """
 
-    name: str
     kind: str
     line: str | None
     label: str | None
-    prompts: int
     skipped: int
     cut: int
     fallbacks: int
     compared: int
     judged: int
     invalid: int
-    realised: Estimate | None
-    theoretical: Estimate | None
     ratio: Estimate | None
-    quality: Estimate | None
-    quality_difference: Estimate | None
     win_rates: WinRates | None
     structure: StructureSummary | None
     marks: Marks | None
     families: tuple[GroupSummary, ...]
     lengths: tuple[GroupSummary, ...]
     thread_counts: tuple[GroupSummary, ...]
-
-    def speed(self, name: SpeedName) -> Estimate | None:
-        """The speedup of this name."""
-        return self.realised if name == "realised" else self.theoretical
 
     @property
     def title(self) -> str:
