@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pasta.config import to_dict
+from pasta.config import leaves, to_dict
 from pasta.errors import UserError
 
 #: The folders of the repository that a job on a cluster gets; .rayignore leaves out all others.
@@ -37,16 +37,6 @@ def shared(storage: str) -> Path:
             f"--storage {storage}: expected an absolute path, which all nodes of the cluster share"
         )
     return path
-
-
-def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every plain value in nested mappings and lists, with its key, dotted as on a command line."""
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, inner in items:
-            yield from leaves(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
 
 
 def relocated(config: Any, storage: Path) -> list[str]:

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from jobs.cluster import CODE_VERSION, ROOT, code_version, worker_env
-from jobs.storage import RUNS, SENT, check_paths, leaves, relocated, shared
-from pasta.config import load_config, read_yaml, to_dict
+from jobs.storage import RUNS, SENT, check_paths, relocated, shared
+from pasta.config import leaves, load_config, read_yaml, to_dict
 from pasta.errors import UserError
 
 #: Jobs that can be submitted, each a module of this package.

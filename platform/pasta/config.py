@@ -84,7 +84,8 @@ def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[
 def parse_config(data: Mapping[str, Any], cls: type[T], source: str) -> T:
     """Validate plain ``data`` (as read from YAML or JSON) into ``cls``; ``source`` is named in errors."""
     adapter = TypeAdapter(cls)
-    odd = next(((key, value) for key, value in _numbers(data) if not math.isfinite(value)), None)
+    numbers = ((key, value) for key, value in leaves(data) if isinstance(value, float))
+    odd = next((each for each in numbers if not math.isfinite(each[1])), None)
     if odd is not None and odd[1] != math.inf:
         raise _not_finite(*odd, source)
     try:
@@ -94,11 +95,8 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str) -> T:
         if odd is not None:
             raise _not_finite(*odd, source) from None
         raise _explain(error, data, cls, source) from None
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:  # json.dumps: what no YAML file of plain values contains
+    except (TypeError, ValueError, RecursionError) as error:
+        # json.dumps: what no YAML file of plain values contains
         raise ConfigError(f"{source}: {first_line(error)}; expected plain values") from None
 
 
@@ -164,6 +162,17 @@ def to_dict(config: Any) -> dict[str, Any]:
     plain = to_jsonable_python(config, inf_nan_mode="constants")
     assert isinstance(plain, dict), "a configuration is a dataclass, a model or a mapping"
     return plain
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value in nested mappings and lists, and those that are empty, with its key, dotted as on a command
+    line."""
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    if isinstance(inner, Mapping) and inner:
+        for name, each in inner.items():
+            yield from leaves(each, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def config_fingerprint(config: Any) -> str:
@@ -244,17 +253,6 @@ def _with_texts_cut(message: str, value: Any) -> str:
         short = value[: _SHOWN_CHARS - 1] + "…"
         message = message.replace(repr(value), repr(short)).replace(value, short)
     return message
-
-
-def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every float in plain values, with its dotted key."""
-    items = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for key, each in items:
-        yield from _numbers(each, f"{path}.{key}" if path else str(key))
-    if isinstance(value, float):
-        yield path, value
 
 
 def _names(value: Any, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:

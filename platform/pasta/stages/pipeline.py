@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.bounds import check_at_most
-from pasta.config import ConfigError
+from pasta.config import ConfigError, leaves
 from pasta.stages.matrix import Cell, check_columns, expand_matrix, rows
 
 Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluate"]
@@ -47,7 +47,7 @@ class StageSection:
     set: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key, _ in _leaves(self.set):
+        for key, _ in leaves(self.set):
             if key in _OWN:
                 raise ValueError(f"set.{key}: has no effect: it follows from the pipeline's name and keys")
 
@@ -115,16 +115,6 @@ class Instance:
         return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every plain value of ``set`` with its dotted key, also within mappings and lists."""
-    for key, value in values.items():
-        inner = dict(enumerate(value)) if isinstance(value, list) else value
-        if isinstance(inner, Mapping) and inner:
-            yield from _leaves({f"{key}.{each}": inner[each] for each in inner})
-        else:
-            yield key, value
-
-
 def _makers(job: Job, key: str) -> tuple[Job, ...]:
     """The jobs whose output this key of a job's configuration can read; empty if it may be any."""
     return TRAINERS if key.rpartition(".")[2] in _MODELS else _READ.get((job, key), ())
@@ -138,7 +128,7 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
 
     def instance(prefix: str, name: str, key: str, section: StageSection) -> Instance:
         reads = {}
-        for option, value in _leaves(section.set):
+        for option, value in leaves(section.set):
             if isinstance(value, str) and value.startswith("@"):
                 if value[1:] not in known:
                     expected = ", ".join(f"@{each}" for each in known) or "no reference in the first stage"
