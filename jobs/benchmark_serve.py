@@ -83,7 +83,9 @@ class ServeBenchmark:
             self._files = {name: self._open(name, url) for name in scenarios}
             for layout in dict.fromkeys(PLAN[name].layout for name in scenarios):
                 mine = [name for name in scenarios if PLAN[name].layout == layout]
-                if any(self._missing(name) for name in mine):
+                if any(
+                    key not in self._files[name] for name in mine for key in PLAN[name].keys(self.settings)
+                ):
                     with self._service(layout, url) as found:
                         asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
                 for name in mine:
@@ -221,9 +223,6 @@ class ServeBenchmark:
         }
         service: Any = url or [self._args(PLAN[name].layout).model_dump(), self._config.env_vars]
         return self._kept.open(name, {**identity, "service": service})
-
-    def _missing(self, name: str) -> list[str]:
-        return [key for key in PLAN[name].keys(self.settings) if key not in self._files[name]]
 
 
 def with_layout(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:

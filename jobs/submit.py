@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def submit(options: argparse.Namespace, rest: Sequence[str], environ: Mapping[st
 def print_log(server: JobServer, job: str) -> int:
     """Print a job's log until it ends, and return its exit code; Ctrl-C detaches."""
     try:
-        info = server.follow(job, _write, print_note)
+        info = server.follow(job, partial(print, end="", flush=True), print_note)
     except KeyboardInterrupt:
         print_note(
             f"detached: job {job} goes on; {again(server, TAIL, job)} follows it again, "
@@ -204,11 +205,6 @@ def again(server: JobServer, command: str, job: str) -> str:
 def print_note(line: str) -> None:
     """Print to stderr: stdout is for the job's log."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _sent_id(text: str) -> str:

@@ -54,7 +54,8 @@ def chrome_trace(
     Each thread has slices of decoding and of waiting at syncs, the main one also of the queue and of its prefill
     (until the first token). Arrows lead from a fork to its chunk, and from a chunk's end to the sync that joins it.
     """
-    rows = {thread.id: number for number, thread in enumerate(_in_reading_order(trace.threads))}
+    in_reading_order = sorted(trace.threads, key=lambda thread: thread.path)
+    rows = {thread.id: number for number, thread in enumerate(in_reading_order)}
     events: list[TraceEvent] = [_named("process_name", 0, f"answer {request}")]
     for thread in trace.threads:
         row = rows[thread.id]
@@ -216,10 +217,6 @@ def _lanes(spans: Sequence[Span]) -> list[TraceEvent]:
             counter = {"ph": "C", "name": "lanes", "pid": _PROCESS, "ts": time}
             events.append({**counter, "args": {"lanes": lanes}})
     return events
-
-
-def _in_reading_order(threads: Sequence[ThreadTrace]) -> list[ThreadTrace]:
-    return sorted(threads, key=lambda thread: thread.path)
 
 
 def _us(seconds: float) -> float:

@@ -183,7 +183,7 @@ class Study:
         )
         run = cluster.run(requests, warmup)
         metrics = metrics_of(run, config.cluster.gpus_per_replica, load.kind)
-        return Point(series, _value(load), replicas, metrics)
+        return Point(series, float(getattr(load, load.swept) or 1.0), replicas, metrics)
 
     def size(self, series: Series, tell: Tell = lambda point: None) -> Size:
         """The fewest replicas that reach the goals at the configuration's own load: doubled until they do, then
@@ -247,7 +247,3 @@ def _crossover(series: Series, base: Sequence[Point], own: Sequence[Point]) -> C
             until = low + (high - low) * (before - 1) / (before - after)
     most, sequential = (max(point.metrics.requests_s or 0.0 for point in points) for points in (own, base))
     return Crossover(series, speedups, until, most / sequential if most and sequential else None)
-
-
-def _value(load: LoadSection) -> float:
-    return float(getattr(load, load.swept) or 1.0)

@@ -94,7 +94,10 @@ def throughput_report(records: Sequence[Record]) -> Found:
 
 def speedup_report(records: Sequence[Record]) -> Found:
     """Speedup over HTTP, by the bare engine, and the ratio of the two, prompt by prompt."""
-    over_http, bare = ([_speedup(record[side]) for record in records] for side in ("http", "bare"))
+    over_http, bare = (
+        [record[side]["sequential"] / record[side]["parallel"] for record in records]
+        for side in ("http", "bare")
+    )
     ratio = bootstrap([service / engine for service, engine in zip(over_http, bare, strict=True)])
     note = f"{len(records)} prompts with independent parts, one at a time"
     return [
@@ -155,7 +158,10 @@ def disconnect_report(records: Sequence[Record]) -> Found:
     if not left:
         raise UserError("disconnect: every answer was there before its client left; ask for longer ones")
     idle = [record["idle_s"] for record in left]
-    note = f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {_most_busy(left)}"
+    busy_ms = max(record["busy_s"] for record in left) * 1e3
+    note = (
+        f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {busy_ms:.0f} ms"
+    )
     return [
         Metric(
             "serve.disconnect.p50", "ms until all threads have stopped, median", percentile(idle, 0.5) * 1e3
@@ -170,10 +176,6 @@ def disconnect_report(records: Sequence[Record]) -> Found:
             note=note,
         ),
     ], {}
-
-
-def _most_busy(records: Sequence[Record]) -> str:
-    return f"{max(record['busy_s'] for record in records) * 1e3:.0f} ms"
 
 
 def refuse_report(records: Sequence[Record]) -> Found:
@@ -300,7 +302,3 @@ def clients_label(number: int) -> str:
 
 def _rounds(rounds: Sequence[Any]) -> str:
     return f"{len(rounds)} round{'s' if len(rounds) > 1 else ''}"
-
-
-def _speedup(seconds: Record) -> float:
-    return float(seconds["sequential"] / seconds["parallel"])

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.peers.settings import DRAFTS, FORMATS
@@ -42,7 +41,7 @@ def check_report(shape: str, record: Record | None) -> Found:
 def decode_report(shape: str, rounds: Sequence[Record], setups: Mapping[str, Record]) -> Found:
     """Tokens a second of each decoder, and the ratio of each of our formats to llama.cpp's best of no more bits."""
     names = [name for name in rounds[0] if name != "key"]
-    rates = {name: [_rate(entry[name]) for entry in rounds] for name in names}
+    rates = {name: [1.0 / entry[name]["median_s"] for entry in rounds] for name in names}
     metrics = []
     ours = [name for name in names if name in _BITS and name.startswith("ours")]
     best = max(ours, key=lambda name: statistics.median(rates[name]))
@@ -184,7 +183,3 @@ def peer_of(ours: str, rates: Mapping[str, Sequence[float]], drafts: bool = Fals
         and _BITS.get(name.removesuffix(DRAFTS), 99) <= _BITS.get(ours, 0)
     ]
     return max(peers, key=lambda name: statistics.median(rates[name]), default="")
-
-
-def _rate(timing: Mapping[str, Any]) -> float:
-    return 1.0 / float(timing["median_s"])
