@@ -32,7 +32,6 @@ from pasta.data.annotate.summary import (
 )
 from pasta.data.annotate.teacher import NO_KEYS, Keys
 from pasta.data.annotate.validator import Validator
-from pasta.data.endpoint import EndpointSection
 from pasta.data.sources import Shard, plan_shards, source_files
 from pasta.data.tokenizers import find_tokenizer, load_tokenizer
 from pasta.entrypoint import run_main
@@ -115,11 +114,8 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)
         results = _annotate(config, shards, directory, keys, job, address)
-        teacher = config.data.teacher
-        judge = teacher.independence_judge if teacher else None
-        prices, judge_prices = (_prices(each.endpoint) if each else None for each in (teacher, judge))
         summary = summarise_annotations(
-            directory, [results[shard.index] for shard in shards], prices, judge_prices
+            directory, [results[shard.index] for shard in shards], config.data.teacher
         )
         print(summary_text(summary))
         job.tracker.summary(logged(summary))
@@ -180,10 +176,6 @@ def _within_limits(config: AnnotateConfig) -> LightWorkersSection:
 def _finished(directory: Path, shards: Sequence[Shard]) -> dict[int, ShardResult]:
     """The results of shards that are on disk, by number."""
     return {shard.index: result for shard in shards if (result := finished_shard(directory, shard.index))}
-
-
-def _prices(endpoint: EndpointSection) -> tuple[float, float]:
-    return endpoint.price_read, endpoint.price_written
 
 
 def make_worker(

@@ -96,6 +96,10 @@ class EndpointSection:
                 raise ValueError(f"{name} {value}: expected a positive number")
         check_not_negative(self, "retries", "price_read", "price_written")
 
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """What so many tokens cost."""
+        return (prompt_tokens * self.price_read + completion_tokens * self.price_written) / 1e6
+
     def share(self, fraction: float) -> "EndpointSection":
         """One worker's share of the run's limits: this ``fraction`` of each.
 
@@ -262,12 +266,11 @@ class Endpoint:
         await asyncio.sleep(pause)
 
     def _counted(self, reply: Reply) -> Reply:
-        usage, section = self.usage, self.section
+        usage = self.usage
         usage.requests += 1
         usage.prompt_tokens += reply.prompt_tokens
         usage.completion_tokens += reply.completion_tokens
-        usage.cost += reply.prompt_tokens * section.price_read / 1e6
-        usage.cost += reply.completion_tokens * section.price_written / 1e6
+        usage.cost += self.section.cost(reply.prompt_tokens, reply.completion_tokens)
         return reply
 
 

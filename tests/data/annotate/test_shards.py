@@ -20,7 +20,9 @@ from pasta.data.annotate.config import AnnotationSections
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import logged, summarise_annotations, summary_text
 from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
+from pasta.data.annotate.teacher import TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import PROMPTED
 from pasta.data.sources import SourceSection, plan_shards
@@ -210,7 +212,8 @@ def test_the_summary_counts_all_of_it(source: SourceSection, validator: Validato
     costly = annotate(source, Costly(), validator, tmp_path / "other")
     result = finished_shard(out, 0)
     assert result is not None
-    summary = summarise_annotations(out, [result, costly], prices=(1.0, 2.0))
+    endpoint = EndpointSection("http://localhost", "m", price_read=1.0, price_written=2.0)
+    summary = summarise_annotations(out, [result, costly], TeacherSection(endpoint))
     assert (summary["kept"], summary["annotated"], summary["rejected"]) == (3, 1, 2)
     assert summary["threads_an_annotated_answer"]["median"] == 5
     assert summary["speedup_of_annotated"] > 1

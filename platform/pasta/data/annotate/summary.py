@@ -11,6 +11,7 @@ from typing import Any
 
 from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
+from pasta.data.annotate.teacher import TeacherSection
 from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.errors import UserError
 from pasta.files import annotated_files
@@ -23,18 +24,12 @@ _BAR = 40
 _NAMED_PLACES = 20
 
 
-Prices = tuple[float, float]
-
-
 def summarise_annotations(
-    directory: Path,
-    results: Sequence[ShardResult],
-    prices: Prices | None = None,
-    judge_prices: Prices | None = None,
+    directory: Path, results: Sequence[ShardResult], teacher: TeacherSection | None = None
 ) -> dict[str, Any]:
-    """The summary of finished shards in ``directory``. Raises UserError if not one record could be kept.
+    """The summary of finished shards in ``directory``, annotated by ``teacher``, if by one. Raises UserError if not one
+    record could be kept.
 
-    ``prices`` are what a million tokens of the teacher cost, read and written, ``judge_prices`` those of its judge.
     Answers to atlas tasks are compared with the ground truth (``marks``). Speedups are theoretical: tokens of the
     answer by steps of its critical path; means of them are geometric.
     """
@@ -71,23 +66,19 @@ def summarise_annotations(
         "worker_seconds": round(sum(result.seconds for result in results), 2),
     }
     judged = sum((result.judged for result in results), TeacherUsage())
-    for name, used, price in (("usage", usage, prices), ("judge_usage", judged, judge_prices)):
+    judge = teacher.independence_judge if teacher else None
+    for name, used, asked in (("usage", usage, teacher), ("judge_usage", judged, judge)):
         if used.requests:
-            summary[name] = _usage(used, price)
+            summary[name] = asdict(used)
+            if asked is not None:
+                cost = asked.endpoint.cost(used.prompt_tokens, used.completion_tokens)
+                summary[name]["cost"] = round(cost, 6)
     refused = sum((Counter(result.refused) for result in results), Counter[str]())
     if refused:
         summary["proposals_refused_by_reason"] = dict(refused.most_common())
     if truth.num_answers:
         summary["marks"] = truth.marks()
     return summary
-
-
-def _usage(usage: TeacherUsage, prices: Prices | None) -> dict[str, float]:
-    values: dict[str, float] = asdict(usage)
-    if prices is not None:
-        read, wrote = prices
-        values["cost"] = round((usage.prompt_tokens * read + usage.completion_tokens * wrote) / 1e6, 6)
-    return values
 
 
 def summary_text(summary: dict[str, Any]) -> str:
