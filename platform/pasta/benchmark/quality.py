@@ -4,7 +4,6 @@ Statement accuracy is pooled: right statements ÷ all statements, counted over a
 quality is a mean over answers instead (``pasta.judges.grader``), in which a short answer weighs as much as a long one.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from pasta.engine import Result
 from pasta.lang import Codec, Document
 from pasta.markdown import markdown
 from pasta.stages.records import Record
-from pasta.statistics import geometric_mean, ratio_of_sums
+from pasta.statistics import geometric_mean, grouped, ratio_of_sums
 
 
 def fault_of(codec: Codec, result: Result) -> str:
@@ -93,9 +92,7 @@ def quality_metrics(records: Sequence[Record]) -> list[Metric]:
 
 def family_table(records: Sequence[Record]) -> str:
     """Quality by task family, and speedups where they were measured of answers that ended by themselves."""
-    families: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        families[record["family"]].append(record)
+    families = grouped(records, lambda record: str(record["family"]))
     rows = []
     for family in sorted(families, key=lambda name: (not families[name][0]["independent"], name)):
         members = families[family]
@@ -114,16 +111,9 @@ def family_table(records: Sequence[Record]) -> str:
         if "realised" in members[0]:
             row.append(_speedup(members, "realised"))
         rows.append(row)
-    header = [
-        "family",
-        "prompts",
-        "twin accuracy",
-        "PASTA accuracy",
-        "parts annotated",
-        "left alone",
-        "syncs right",
-    ]
-    return markdown([*header, "theoretical", "realised"][: len(rows[0])], rows)
+    header = ["family", "prompts", "twin accuracy", "PASTA accuracy", "parts annotated", "left alone"]
+    header += ["syncs right", "theoretical", "realised"]
+    return markdown(header[: len(rows[0])], rows)
 
 
 def _speedup(records: Iterable[Record], kind: str) -> str:

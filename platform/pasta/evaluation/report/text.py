@@ -100,10 +100,7 @@ def _results(summary: Summary) -> str:
             row += (
                 [_percent(rate) for rate in (rates.raw, rates.length_controlled_without_difficulty)]
                 if rates
-                else [
-                    "–",
-                    "–",
-                ]
+                else ["–", "–"]
             )
         first = method.structure.ttft_s if method.structure else None
         rows.append([*row, "–" if first is None else f"{1e3 * first:.1f} ms"])
@@ -145,15 +142,8 @@ def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
 
 
 def _structure(summary: Summary) -> str:
-    header = [
-        "method",
-        "tokens an answer",
-        "overhead",
-        "critical path",
-        "threads",
-        "lanes",
-        "waiting at syncs",
-    ]
+    header = ["method", "tokens an answer", "overhead", "critical path", "threads", "lanes"]
+    header += ["waiting at syncs"]
     rows = []
     for method in summary.methods.values():
         s = method.structure
@@ -333,16 +323,8 @@ def _often(count: int) -> str:
 
 
 def _left_out(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    header = [
-        "method",
-        "prompts",
-        "skipped",
-        "cut at a limit",
-        "fallbacks",
-        "invalid verdicts",
-        "in the speedup",
-    ]
-    header.append("in the quality")
+    header = ["method", "prompts", "skipped", "cut at a limit", "fallbacks", "invalid verdicts"]
+    header += ["in the speedup", "in the quality"]
     rows = [
         [title_and_name(m), m.prompts, m.skipped, m.cut, m.fallbacks, m.invalid, m.compared, m.judged]
         for m in summary.methods.values()
