@@ -16,8 +16,8 @@ from pasta.evaluation.report.style import (
     Look,
     batches,
     errors,
-    label_rows,
     looks,
+    method_rows,
     named,
     new_canvas,
 )
@@ -45,11 +45,7 @@ def draw_distribution(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]
         "A dot a prompt; dark bar: middle half of the prompts; white diamond: geometric mean, written out at the right "
         "with its 95% interval.",
     )
-    left = 0.3 + canvas.text_width(named(m) for m in methods)
-    notes = [_note(m, summary) for m in methods]
-    right = 0.25 + canvas.text_width(notes)
-    canvas.resize(top + _ROW * len(methods) + 0.62)
-    axes = canvas.axes(left, top, WIDTH - left - right, _ROW * len(methods))
+    axes = method_rows(canvas, top, _ROW, methods, [_note(m, summary) for m in methods])
     rng = random.Random(0)
     look = looks(summary)
     for row, method in enumerate(methods):
@@ -69,7 +65,6 @@ def draw_distribution(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]
         mean = method.speed(summary.speed_name)
         assert mean is not None
         axes.plot(mean.value, row, "D", color="white", mec=INK, mew=1, ms=5.5, zorder=4)
-    label_rows(axes, methods, notes)
     ratio_axis(axes.xaxis, axes.set_xscale, axes.set_xlim, [v for dots in values.values() for v in dots])
     axes.axvline(1, color=FAINT, lw=0.9, ls=(0, (4, 3)), zorder=1)
     axes.grid(True, axis="x")

@@ -199,8 +199,15 @@ def save(canvas: Canvas, path: Path) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def label_rows(axes: Axes, methods: Sequence[MethodSummary], notes: Sequence[str]) -> None:
-    """A row a method, the first on top: its name on the left, its note right of the panel."""
+def method_rows(
+    canvas: Canvas, top: float, height: float, methods: Sequence[MethodSummary], notes: Sequence[str]
+) -> Axes:
+    """A panel from ``top`` to the figure's end with a row of this ``height`` a method, the first on top: its name on
+    the left, its note right of the panel."""
+    left = 0.3 + canvas.text_width(named(m) for m in methods)
+    right = 0.25 + canvas.text_width(notes)
+    canvas.resize(top + height * len(methods) + 0.62)
+    axes = canvas.axes(left, top, WIDTH - left - right, height * len(methods))
     for row, note in enumerate(notes):
         axes.annotate(
             note,
@@ -214,6 +221,7 @@ def label_rows(axes: Axes, methods: Sequence[MethodSummary], notes: Sequence[str
     axes.set_yticks(range(len(methods)), [named(m) for m in methods], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(methods) - 0.5, -0.5)
+    return axes
 
 
 def errors(estimate: Estimate) -> tuple[float, float]:

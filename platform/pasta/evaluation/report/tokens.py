@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pasta.evaluation.report.style import WIDTH, Canvas, label_rows, named, new_canvas
+from pasta.evaluation.report.style import WIDTH, Canvas, method_rows, new_canvas
 from pasta.evaluation.results.summary import MethodSummary, Summary
 
 _ROW = 0.36
@@ -30,13 +30,8 @@ def draw_budget(summary: Summary) -> Canvas | None:
         "Tokens an answer costs, by what they are spent on",
         "Means over all answers, those that were cut included. Overhead: the share that is not text of the answer.",
     )
-    left = 0.3 + canvas.text_width(named(m) for m in methods)
-    notes = [_note(m) for m in methods]
-    right = 0.25 + canvas.text_width(notes)
-    rows = -(-len(kinds) // 4)
-    legend = 0.22 * rows + 0.05
-    canvas.resize(top + legend + _ROW * len(methods) + 0.62)
-    axes = canvas.axes(left, top + legend, WIDTH - left - right, _ROW * len(methods))
+    legend = 0.22 * -(-len(kinds) // 4) + 0.05
+    axes = method_rows(canvas, top + legend, _ROW, methods, [_note(m) for m in methods])
     reached = [0.0] * len(methods)
     for kind, (title, color) in kinds.items():
         widths = [m.structure.budget.get(kind, 0.0) if m.structure else 0.0 for m in methods]
@@ -44,7 +39,6 @@ def draw_budget(summary: Summary) -> Canvas | None:
             range(len(methods)), widths, left=reached, height=0.68, color=color, lw=0, label=title, zorder=2
         )
         reached = [at + width for at, width in zip(reached, widths, strict=True)]
-    label_rows(axes, methods, notes)
     axes.set_xlim(0, max(reached) * 1.02 or 1)
     axes.grid(True, axis="x")
     axes.set_xlabel("tokens an answer")
