@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_steps_together_cost_what_was_measured_of_them():
 
 def test_a_calibration_survives_its_file(tmp_path):
     made = calibration(machine={"processor": "x"}, overhead_s=0.0001)
-    (tmp_path / "c.json").write_text(json.dumps(made.to_dict()))
+    (tmp_path / "c.json").write_text(json.dumps(asdict(made)))
     assert read_calibration(tmp_path / "c.json") == made
 
 
@@ -103,7 +103,7 @@ def test_a_calibration_survives_its_file(tmp_path):
 )
 def test_a_wrong_file_is_one_line(tmp_path, change, expected):
     path = tmp_path / "c.json"
-    path.write_text(json.dumps({**calibration().to_dict(), **change}))
+    path.write_text(json.dumps({**asdict(calibration()), **change}))
     with pytest.raises(UserError, match=expected) as caught:
         read_calibration(path)
     assert "\n" not in str(caught.value)

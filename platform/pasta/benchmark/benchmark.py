@@ -170,7 +170,7 @@ class Benchmark:
         settings = self.settings
         for size in settings.sizes:
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
-            measured = axes.to_dict() | {"together": True}  # older records lack steps together
+            measured = asdict(axes) | {"together": True}  # older records lack steps together
             stage, rounds = f"calibrate-{size}", range(settings.rounds)
             part = self._part(stage, size, measured, rounds, "rounds", f"calibrate, {size}")
             if part.missing:
@@ -182,7 +182,7 @@ class Benchmark:
             }
             about |= {"model": self._name(size), "machine": describe_machine(self._device)}
             calibration = calibration_of(part.records, fastest=settings.fastest, **about)
-            write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
+            write_json(settings.out.with_suffix(f".calibration-{size}.json"), asdict(calibration))
             report.add([], {f"A step, {self._label(size)}": calibration_table(calibration)})
 
     def _generate(self, report: Report) -> None:

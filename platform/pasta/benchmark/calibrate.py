@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pasta.benchmark.steps import lane_request, longest_within, timed_steps
@@ -37,10 +37,6 @@ class Axes:
     def cached(self) -> tuple[int, int]:
         """Both lengths of the cache."""
         return self.cache_tokens, 4 * self.cache_tokens
-
-    def to_dict(self) -> Record:
-        """As JSON-able values."""
-        return asdict(self)
 
 
 class CalibrationBench:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pasta.cli.terminal import shorten
@@ -32,7 +33,7 @@ def compare_evaluations(
         )
     found = compare_sides(read_side(a, method), read_side(b, method), top, scores)
     text = (
-        json.dumps(found.to_dict(), indent=2, ensure_ascii=False)
+        json.dumps(asdict(found), indent=2, ensure_ascii=False)
         if as_json
         else "\n".join(comparison_lines(found))
     )

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def write_simulation(
         "config": to_dict(config),
         "trace": about,
         "left_out": study.trace.left_out,
-        "calibration": None if calibration is None else calibration.to_dict(),
+        "calibration": None if calibration is None else asdict(calibration),
         **results.to_dict(),
         "fitted": dict(fitted),
         "compared": [found.to_dict() for found in deviations],

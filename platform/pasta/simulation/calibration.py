@@ -5,7 +5,7 @@ Standard library only: the benchmark runs where there is nothing but torch and t
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -69,10 +69,6 @@ class Calibration:
         check_not_negative(self, "overhead_s")
         check_at_most(self, overhead_s=MOST_STEP_S)
         MeasuredCosts(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
 
 
 class MeasuredCosts:

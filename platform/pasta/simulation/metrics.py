@@ -1,8 +1,7 @@
 """Metrics of a simulated run: latencies, throughput, utilisation of the replicas, cost of an answer."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pasta.simulation.cluster import SimulatedRun
 from pasta.simulation.load import Kind
@@ -67,10 +66,6 @@ class RunMetrics:
     keeps_up: bool
     covered: float
     largest: Shape
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
 
 
 def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson") -> RunMetrics:

@@ -45,8 +45,8 @@ class Point:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values."""
-        metrics = self.metrics.to_dict()
-        return {"series": self.series.name, "load": self.load, "replicas": self.replicas, "figures": metrics}
+        figures = asdict(self.metrics)
+        return {"series": self.series.name, "load": self.load, "replicas": self.replicas, "figures": figures}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -283,7 +284,7 @@ def test_what_a_judge_was_paid_before_it_refused_to_be_asked_again_is_counted() 
 
 def test_a_proposal_survives_the_journal() -> None:
     found, _ = propose([TWO, ONE], lambda _: "2: yes\n3: no")
-    assert Proposal.of(json.loads(json.dumps(found.to_dict()))) == found
+    assert Proposal.of(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_proposals_that_would_be_alike_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_the_table_has_every_method_with_its_numbers(report):
 def test_the_numbers_of_figures_json_are_the_summary_s(report):
     directory, summary, _, _ = report
     values = json.loads((directory / "figures.json").read_text(encoding="utf-8"))
-    assert values["summary"] == json.loads(json.dumps(summary.to_dict()))
+    assert values["summary"] == json.loads(json.dumps(asdict(summary)))
     assert values["config"] == CONFIG
     assert values["machines"] == MACHINES
     assert values["failures"]["sot"][0]["example"]["answer"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -318,7 +319,7 @@ def test_a_comparison_survives_json(write):
     found = compared(
         write("a", records(2), qualities(0.5, 0.25)), write("b", records(2), qualities(1.0, 0.5))
     )
-    values = json.loads(json.dumps(found.to_dict()))
+    values = json.loads(json.dumps(asdict(found)))
     assert values["changes"][0]["name"] == "quality"
     assert values["moved"]["quality up"][0]["key"] == "p0"
 

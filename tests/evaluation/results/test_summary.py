@@ -1,6 +1,7 @@
 """The figures of an evaluation, against what a person works out by hand."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -171,7 +172,7 @@ def test_nothing_measured_is_no_error():
 
 def test_a_summary_is_json():
     found = summary_of({"twin": [(2.0, 1.0)] * 3, "pasta": [(1.0, 1.0)] * 3})
-    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    values = json.loads(json.dumps(asdict(found), allow_nan=False))
     assert values["methods"]["pasta"]["realised"]["value"] == 2.0
     assert values["front"] == ["pasta"]
     assert values["dominations"][0]["worse"] == "twin"

@@ -1,7 +1,7 @@
 """The interface of all annotators, and the simplest proposals: plain answers, and the atlas's ground truth."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pasta.data.atlas.tasks import AtlasTask, task_for_prompt
@@ -53,13 +53,9 @@ class Proposal:
     refused: tuple[RefusedAnnotation, ...] = ()
     judged: TeacherUsage = NO_USAGE
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-able values; ``Proposal.of`` reads them back."""
-        return asdict(self)
-
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Proposal":
-        """The inverse of ``to_dict``."""
+        """The inverse of ``asdict``."""
         refused = tuple(RefusedAnnotation(**each) for each in values["refused"])
         usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
         return cls(**{**values, "usage": usage, "refused": refused, "judged": judged})

@@ -52,13 +52,9 @@ class ShardResult:
     refused: dict[str, int] = field(default_factory=dict)
     judged: TeacherUsage = NO_USAGE
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-able values; ``of`` reads them back."""
-        return asdict(self)
-
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ShardResult":
-        """From what ``to_dict`` gave."""
+        """The inverse of ``asdict``."""
         usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
         return cls(**{**values, "usage": usage, "judged": judged})
 
@@ -145,7 +141,7 @@ def annotate_shard(
         path.unlink(missing_ok=True)  # of a run that was killed before it could say that it had finished
         if lines:
             write_whole(path, "".join(lines[number] for number in sorted(lines)))
-    write_whole(_path(directory, "shard", shard.index, ".json"), json.dumps(result.to_dict()) + "\n")
+    write_whole(_path(directory, "shard", shard.index, ".json"), json.dumps(asdict(result)) + "\n")
     if journal is not None:
         journal.path.unlink(missing_ok=True)
     return result
@@ -168,7 +164,7 @@ def _annotate(
     def deliver(record: Instruction, proposal: Proposal) -> None:
         number = numbers[id(record)]
         if journal is not None:
-            journal.add(str(number), {"proposal": proposal.to_dict()})
+            journal.add(str(number), {"proposal": asdict(proposal)})
         _keep(number, record, proposal, validator, written)
 
     asked: Sequence[Instruction] = [record for number, record in records.items() if number not in known]

@@ -55,7 +55,7 @@ def write_report(
             "title": title,
             "machines": list(machines),
             "config": config,
-            "summary": summary.to_dict(),
+            "summary": asdict(summary),
             "failures": {name: [asdict(entry) for entry in found] for name, found in failures.items()},
             "pictures": pictures,
         },

@@ -6,7 +6,7 @@ critical path) of geometric ones; every interval is a 95% percentile bootstrap o
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -151,10 +151,6 @@ class Comparison:
     speed: str
     moved: dict[str, tuple[Moved, ...]]
     notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
 
 
 def split_side(given: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ over all answers with a valid verdict, and everything else over all answers.
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pasta.evaluation.config import MethodSection
@@ -132,10 +132,6 @@ class Summary:
         return [
             m for m in self.methods.values() if m.quality is not None and m.speed(self.speed_name) is not None
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
 
     def headline(self) -> dict[str, float]:
         """The figures that a manifest shows: the number of prompts, each method's speedups and quality."""
