@@ -240,15 +240,13 @@ class Benchmark:
         if settings.documents is not None:
             self._replay_documents(settings.documents, report)
             return
-        documents = {str(number): recorded for number, recorded in enumerate(self._documents())}
-        texts = [to_text(recorded.document) for recorded in documents.values()]
-        measured = {"documents": texts, "repeats": settings.repeats}
-        part = self._part(
-            "replay", "large", measured, documents, "documents", f"replay, {settings.large_name}"
-        )
+        documents = self._documents()
+        texts = [to_text(recorded.document) for recorded in documents]
+        measured, keys = {"documents": texts, "repeats": settings.repeats}, [each.key for each in documents]
+        part = self._part("replay", "large", measured, keys, "documents", f"replay, {settings.large_name}")
         if part.missing:
             loaded = self._loaded("large")
-            entries = [encode(loaded.codec, recorded, key) for key, recorded in documents.items()]
+            entries = [encode(loaded.codec, recorded) for recorded in documents]
             measure(part, entries, loaded, settings.repeats)
         report.add(replay_metrics(part.records, settings.large_name, label))
 

@@ -17,13 +17,30 @@ from pasta.stages.records import Record
 class Recorded:
     """A prompt as chat messages, and its annotated answer.
 
-    ``key`` is its file and line, ``source`` the file that an annotate stage had the plain answer from ("" if unknown).
+    ``key`` is its file and line, or its number among a model's answers; ``source`` the file that an annotate stage had
+    the plain answer from ("" if unknown).
     """
 
     messages: list[dict[str, str]]
     document: Document
     key: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document as token ids: the prompt, the answer without its tags, and the answer with them in storage order."""
+
+    key: str
+    prompt: list[int]
+    sequential: list[int]
+    annotated: list[int]
+    source: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of cache that it needs."""
+        return len(self.prompt) + len(self.annotated)
 
 
 def document_files(path: Path) -> list[Path]:
@@ -68,7 +85,10 @@ def _read_file(path: Path) -> list[Recorded]:
 def answered(records: Iterable[Record], count: int) -> list[Recorded]:
     """Up to ``count`` answers with chunks, from records of a model's answers in order."""
     chosen = [record for record in records if record["independent"] and record["pasta"]["threads"] > 1]
-    return [Recorded(prompt_of(record) or [], parse(record["annotated"])) for record in chosen[:count]]
+    return [
+        Recorded(prompt_of(record) or [], parse(record["annotated"]), key=str(number))
+        for number, record in enumerate(chosen[:count])
+    ]
 
 
 def _recorded(path: Path, place: str, row: dict[str, Any]) -> Recorded:

@@ -8,12 +8,12 @@ real words out and make answers several times too long.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pasta.benchmark.documents import Recorded, document_files
+from pasta.benchmark.documents import Entry, Recorded, document_files
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.measurement import MeasuredPart
 from pasta.benchmark.metrics import Found, Metric
@@ -34,26 +34,10 @@ WORDS = "words"
 _THREAD_BINS = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 1 << 30))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A document as token ids: the prompt, the answer without its tags, and the answer with them in storage order."""
-
-    key: str
-    prompt: list[int]
-    sequential: list[int]
-    annotated: list[int]
-    source: str = ""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of cache that it needs."""
-        return len(self.prompt) + len(self.annotated)
-
-
-def encode(codec: Codec, document: Recorded, key: str) -> Entry:
+def encode(codec: Codec, document: Recorded) -> Entry:
     """Raises CodecError if the tokenizer cannot carry it."""
     return Entry(
-        key,
+        document.key,
         codec.encode_prompt(document.messages),
         plain_ids(codec, document.document),
         annotated_ids(codec, document.document),
@@ -71,10 +55,10 @@ def measure(part: MeasuredPart[str], entries: Sequence[Entry], loaded: LoadedMod
     """Replay the missing entries, ``repeats`` timed runs of each; the shortest one warms the engine up."""
     engine = replay_engine(loaded, entries)
     shortest = min(entries, key=lambda entry: len(entry.sequential))
-    replay_pair(engine, shortest.prompt, shortest.sequential, shortest.annotated, repeats=1)
+    replay_pair(engine, shortest, repeats=1)
     for entry in entries:
         if entry.key in part.missing:
-            record = replay_pair(engine, entry.prompt, entry.sequential, entry.annotated, repeats=repeats)
+            record = replay_pair(engine, entry, repeats=repeats)
             detail = f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x"
             part.add(entry.key, record | ({"source": entry.source} if entry.source else {}), detail)
 
@@ -97,12 +81,11 @@ class DocumentReplay:
         self.skipped: dict[str, str] = {}
         for document in documents:
             try:
-                counted = document.document
+                counted = document
                 if tokenizer != ATLAS:
-                    counted = with_estimates(counted, token_counter(codec))
-                entry = encode(
-                    codec, Recorded(document.messages, counted, source=document.source), document.key
-                )
+                    estimated = with_estimates(document.document, token_counter(codec))
+                    counted = replace(document, document=estimated)
+                entry = encode(codec, counted)
             except CodecError as error:
                 self.skipped[document.key] = str(error)
                 continue

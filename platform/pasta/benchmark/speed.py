@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+from pasta.benchmark.documents import Entry
 from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, Request, Result
 from pasta.interpreter import UNBOUNDED, Limits
@@ -39,19 +40,12 @@ def decode_pair(
     return record, twin_result, pasta_result
 
 
-def replay_pair(
-    engine: Engine,
-    prompt_ids: Sequence[int],
-    sequential: Sequence[int],
-    annotated: Sequence[int],
-    *,
-    repeats: int,
-) -> Record:
+def replay_pair(engine: Engine, entry: Entry, *, repeats: int) -> Record:
     """Replay one answer without its tags and with its threads, ``repeats`` timed runs of each in turn: its tokens are
     forced, so that every step costs what it costs, and the weights may be random."""
     plain_request, lanes_request = (
-        Request(prompt_ids=prompt_ids, limits=UNBOUNDED, parallel=parallel, forced=forced)
-        for parallel, forced in ((False, sequential), (True, annotated))
+        Request(prompt_ids=entry.prompt, limits=UNBOUNDED, parallel=parallel, forced=forced)
+        for parallel, forced in ((False, entry.sequential), (True, entry.annotated))
     )
     sequential_seconds, lanes_seconds = [], []
     for _ in range(repeats):

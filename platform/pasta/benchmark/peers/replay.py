@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from pasta.benchmark.documents import read_documents, sample_documents
+from pasta.benchmark.documents import Entry, read_documents, sample_documents
 from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
-from pasta.benchmark.replay import WORDS, DocumentReplay, Entry, document_identity, replay_engine
+from pasta.benchmark.replay import WORDS, DocumentReplay, document_identity, replay_engine
 from pasta.benchmark.speed import replay_pair
 from pasta.engine import Engine
 from pasta.lang import Codec
@@ -50,7 +50,7 @@ def _measure(entry: Entry, chosen: dict[str, Chosen], engines: dict[str, Engine]
     for name, each in chosen.items():
         decoder = each.use()
         if name in engines:
-            pair = replay_pair(engines[name], entry.prompt, entry.sequential, entry.annotated, repeats=1)
+            pair = replay_pair(engines[name], entry, repeats=1)
             (record["seconds"][name],) = pair["sequential"]["seconds"]
             (record["seconds"][f"{name}, threads"],) = pair["lanes"]["seconds"]
             record |= {key: pair["lanes"][key] for key in ("threads", "critical_path")}
