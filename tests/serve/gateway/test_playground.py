@@ -124,6 +124,16 @@ def test_a_model_that_only_decodes_sequentially_is_asked_for_what_it_can_do():
     assert not decoded.parallel
 
 
+def test_a_refusal_calls_a_setting_as_its_label_does(http):
+    labels = dict(re.findall(r'<label>([^<]+) <input name="(\w+)"', http.get("/").text))
+    assert "max_threads" in labels.values()
+    said = in_node(
+        'import { problem } from "./page/settings.js";'
+        f"console.log(JSON.stringify({json.dumps(list(labels.values()))}.map((name) => problem(name, 'x'))));"
+    )
+    assert [words.partition(" is ")[0] for words in said] == [label.lower() for label in labels]
+
+
 def test_a_service_that_has_no_keys_asks_for_none():
     error = {"message": "This service has no API keys.", "param": None, "code": "no_keys_configured"}
     said = in_node(
