@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 from pasta.engine import SamplingParams
 from pasta.engine.request import MAX_LOGIT_BIAS
@@ -71,17 +72,37 @@ class TextPart(Strict):
 
 
 class Message(Strict):
-    """One turn of the conversation."""
+    """One turn of the conversation. An assistant's without content, or with null, is an empty text, as in vLLM."""
 
-    model_config = ConfigDict(json_schema_extra=described(no_effect=MESSAGE_NO_EFFECT))
+    model_config = ConfigDict(
+        json_schema_extra=described(
+            {
+                "anyOf": [
+                    {"properties": {"role": {"const": "assistant"}}},
+                    {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]},
+                ]
+            },
+            no_effect=MESSAGE_NO_EFFECT,
+        )
+    )
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = Field(
+        default=None, validate_default=True
+    )
     name: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _given(cls, content: Any, info: ValidationInfo) -> Any:
+        if content is None and info.data.get("role") != "assistant":
+            raise PydanticKnownError("missing")
+        return content
 
     def plain(self) -> dict[str, str]:
         """Role and text, as the codec takes them."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 

@@ -203,6 +203,15 @@ def test_an_assistant_s_turn_can_be_sent_back_as_it_came():
     }
 
 
+@pytest.mark.parametrize("content", [{"content": None}, {}])
+def test_an_assistant_s_turn_without_content_is_an_empty_one(content):
+    """Clients send back what another service answered: a tool's call or nothing at all."""
+    turn = {"role": "assistant", **content}
+    assert read(messages=[*HELLO["messages"], turn]).order("id").prompts == [
+        [*HELLO["messages"], {"role": "assistant", "content": ""}]
+    ]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -288,6 +297,8 @@ def test_a_null_in_pasta_is_an_option_that_was_not_given():
         ({"messages": [{"role": "wizard", "content": "Hello"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "system"}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "a", "name": 5}]}, "messages[0].name"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
