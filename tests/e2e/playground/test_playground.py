@@ -206,6 +206,34 @@ def test_what_cannot_be_sent_is_said_before_it_is_sent(visit, field, value, word
     assert not any("chat/completions" in address for address in visit.requests)
 
 
+@pytest.mark.parametrize("viewport", [{"width": 360, "height": 740}, {"width": 1280, "height": 720}])
+def test_what_went_wrong_is_in_sight(browser, url, viewport):
+    """The page may be at a field above it, or at the end of a long answer below it."""
+    visit = Visit(browser, url, viewport=viewport)
+    page = visit.open(f"#model={ENDLESS}&race=off&max_threads=1")
+    alert, field = page.get_by_role("alert"), page.locator("input[name=seed]")
+    page.get_by_text("Settings", exact=True).click()
+    field.fill("x")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(field).to_be_focused()
+    expect(alert).to_be_in_viewport(ratio=1)
+    expect(field).to_be_in_viewport(ratio=1)
+    above, below = sorted((field.bounding_box(), alert.bounding_box()), key=lambda box: box["y"])
+    assert above["y"] + above["height"] <= below["y"], "the message does not cover the field"
+    field.fill("")
+
+    def cut(route):
+        route.continue_(headers={**route.request.headers, "X-Request-Timeout": "1"})
+
+    page.route("**/chat/completions", cut)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(alert).to_contain_text("broke off")
+    page.set_viewport_size({**viewport, "height": 400})  # as if the answer were long
+    page.locator("footer").scroll_into_view_if_needed()
+    expect(alert).to_be_in_viewport(ratio=1)
+    visit.context.close()
+
+
 def test_a_blank_setting_is_none(visit):
     """Number(" ") is 0: a temperature of 0, which nobody asked for."""
     page = visit.open("#race=off&temperature=%20")
