@@ -51,6 +51,21 @@ def test_a_chunk_has_the_colour_and_the_number_of_its_lane(visit):
     assert len({pair["lane"] for pair in pairs}) == 6
 
 
+def test_lines_begin_at_the_right_where_their_script_does(visit):
+    def in_hebrew(route):
+        body = re.sub(r'("text": ?)"[^"]+"', r'\1"שלום Haifa. "', route.fetch().text())
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    page = visit.open("#race=off&max_threads=1&max_tokens=2")
+    page.route("**/chat/completions", in_hebrew)
+    page.locator("#prompt").fill("ספר לי על Haifa.")
+    visit.run()
+    assert page.locator("#prompt:dir(rtl)").count() == 1
+    text = page.locator("#parallel .text")
+    ends = [each.evaluate("e => e.getBoundingClientRect().right") for each in (text, text.locator(".run"))]
+    assert abs(ends[0] - ends[1]) < 9, ends
+
+
 def test_the_race_compares_both_answers(visit):
     page = visit.open()
     visit.run()
