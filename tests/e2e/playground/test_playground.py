@@ -222,12 +222,15 @@ def test_what_cannot_be_sent_is_said_before_it_is_sent(visit, field, value, word
 
 
 @pytest.mark.parametrize("viewport", [{"width": 360, "height": 740}, {"width": 1280, "height": 720}])
-def test_what_went_wrong_is_in_sight(browser, url, viewport):
+def test_what_is_done_and_what_went_wrong_is_in_sight(browser, url, viewport):
     """The page may be at a field above it, or at the end of a long answer below it."""
     visit = Visit(browser, url, viewport=viewport)
     page = visit.open(f"#model={ENDLESS}&race=off&max_threads=1")
     alert, field = page.get_by_role("alert"), page.locator("input[name=seed]")
     page.get_by_text("Settings", exact=True).click()
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("status")).to_contain_text("link")
+    expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
     field.fill("x")
     page.get_by_role("button", name="Run", exact=True).click()
     expect(field).to_be_focused()
