@@ -142,8 +142,15 @@ def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
 
 
 def _structure(summary: Summary) -> str:
-    header = ["method", "tokens an answer", "overhead", "critical path", "threads", "lanes"]
-    header += ["waiting at syncs"]
+    header = [
+        "method",
+        "tokens an answer",
+        "overhead",
+        "critical path",
+        "threads",
+        "lanes",
+        "waiting at syncs",
+    ]
     rows = []
     for method in summary.methods.values():
         s = method.structure
