@@ -4,12 +4,12 @@
 
 Every prompt is answered by every method in turn, on one Ray worker; then a judge rates the answers; then figures and a
 report follow from the records. The same command again goes on at the prompt where the last one stopped; with another
-judge it keeps the answers. Single keys are set with ``--set prompts.count=50``; ``--restart`` measures anew;
-``--report-only`` writes the report of what is there.
+judge it keeps the answers. Single keys are set with ``--set prompts.count=50``; ``--restart`` measures anew,
+``--rejudge`` judges anew; ``--report-only`` writes the report of what is there.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -61,6 +61,7 @@ def parser() -> ArgumentParser:
     made = job_parser(
         "evaluate", __doc__, "configs/evaluate/atlas.yaml", "measure from the start, whatever was done"
     )
+    made.add_argument("--rejudge", action="store_true", help="judge the answers that are there again")
     made.add_argument("--report-only", action="store_true", help="write the report from the existing records")
     made.set_defaults(check=_check_options)
     return made
@@ -72,30 +73,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         without_torch()  # the workers have the models
     if options.report_only:
         return report_only(config)
-    return run(config, restart=options.restart, address=options.address)
+    if options.rejudge and config.judge is None:
+        raise UserError("--rejudge: the configuration has no judge")
+    return run(config, restart=options.restart, rejudge=options.rejudge, address=options.address)
 
 
 def _check_options(options: Namespace) -> None:
-    if options.report_only and options.restart:
-        raise UserError("--report-only: expected without --restart, which forgets the records")
+    if options.report_only and (options.restart or options.rejudge):
+        option = "--restart" if options.restart else "--rejudge"
+        raise UserError(f"--report-only: expected without {option}, which forgets the records")
+    if options.restart and options.rejudge:
+        raise UserError("--rejudge: expected without --restart, which forgets the answers too")
 
 
 def stage(config: EvaluateConfig, *, restart: bool = False) -> EvaluationOutput:
     """The stage on disk. Raises UserError for methods, prompts and a judge that cannot be used."""
-    return _stage(config, read_eval_prompts(config.prompts), restart)
+    return _stage(config, read_eval_prompts(config.prompts), restart=restart)
 
 
-def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = None) -> int:
+def run(
+    config: EvaluateConfig, *, restart: bool = False, rejudge: bool = False, address: str | None = None
+) -> int:
     """Decode, judge and report; leaves records, figures and a manifest in ``config.output_dir``."""
     prompts = read_eval_prompts(config.prompts)
-    output = _stage(config, prompts, restart)
-    again = "measures again, --report-only writes its report again"
+    output = _stage(config, prompts, restart=restart, rejudge=rejudge)
+    again = "measures again, --rejudge judges again, --report-only writes its report again"
     if nothing_to_do(config.name, config.output_dir, output, again):
         return 0
     is_decoded = output.is_decoded(entry.id for entry in prompts)
     keys = {} if is_decoded else _method_keys(config, prompts, address)
     api_key = judge_key(config.judge)
-    with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
+    option = "--rejudge" if rejudge else "--restart"
+    with stage_run(config, output, resumes="at the prompt where this one stopped", option=option) as job:
         notes = {"inputs": output.fingerprints} | ({"restarted": True} if restart else {})
         answers = RecordFile(job.work_dir / ANSWERS, output.config, notes=notes)
         verdicts = RecordFile(job.work_dir / VERDICTS, output.config)
@@ -113,7 +122,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
             _decode(config, len(prompts), left, answers, keys, job, address)
             answers.compact()
             if config.judge is not None:
-                usage = _judge(config, config.judge, answers, verdicts, api_key, address)
+                usage = _judge(config, config.judge, answers, verdicts, output.replace, api_key, address)
         summary = _report(config, job.work_dir, job.tracker)
         job.finish("evaluation", usage | summary.headline(), code_version())
     return 0
@@ -131,7 +140,9 @@ def report_only(config: EvaluateConfig) -> int:
     return 0
 
 
-def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> EvaluationOutput:
+def _stage(
+    config: EvaluateConfig, prompts: Sequence[EvalPrompt], *, restart: bool, rejudge: bool = False
+) -> EvaluationOutput:
     from pasta.candidates.checks import check_shared
     from pasta.evaluation.methods.checks import check_methods
 
@@ -142,7 +153,8 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
         check_prompts(config.judge, prompts)
     values = config.identity() | {"prompt_ids": digest(entry.prompt for entry in prompts)}
     inputs = model_inputs(config.models()) | _draft_heads(config) | config.prompts.inputs()
-    return EvaluationOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
+    place = config.output_dir.absolute()
+    return EvaluationOutput(place, STAGE, values, inputs, restart=restart, rejudge=rejudge)
 
 
 def _draft_heads(config: EvaluateConfig) -> dict[str, str | Path]:
@@ -259,10 +271,12 @@ def _judge(
     judge: JudgeSection,
     answers: RecordFile,
     verdicts: RecordFile,
+    begin: Callable[[], None],
     key: str | None,
     address: str | None = None,
 ) -> dict[str, float]:
-    """Rate the answers that are not rated yet; returns figures of the judge's usage, by earlier runs too."""
+    """Rate the answers that are not rated yet, and call ``begin`` before verdicts are kept; returns figures of the
+    judge's usage, by earlier runs too."""
     tally, directory = VerdictTally(), verdicts.path.parent
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
@@ -274,6 +288,7 @@ def _judge(
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
+        begin()
         # Before the verdicts: no later run asks for one that is there, or counts what it has cost.
         tally.spend(usage)
         tally.write_usage(directory)

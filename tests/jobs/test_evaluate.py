@@ -162,9 +162,9 @@ def test_figures_count_what_the_judge_used_before_a_run_was_interrupted(tmp_path
             record = prompt(str(n), {"twin": answer("Tea is hot."), "pasta": answer("Tea is cold.")})
             answers.add(record["key"], record)
         with pytest.raises(EndpointError):
-            evaluate._judge(config, config.judge, answers, verdicts, KEY)
+            evaluate._judge(config, config.judge, answers, verdicts, bool, KEY)
         assert len(verdicts) == JUDGED
-        figures = evaluate._judge(config, config.judge, answers, verdicts, KEY)
+        figures = evaluate._judge(config, config.judge, answers, verdicts, bool, KEY)
     assert figures["judge_requests"] == len(server.requests) - 1 == 2 * len(answers)
 
 
@@ -180,9 +180,9 @@ def test_figures_count_what_the_judge_used_where_a_run_was_killed_after_its_last
         with monkeypatch.context() as patched:
             patched.setattr(evaluate.VerdictTally, "count", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                evaluate._judge(config, config.judge, answers, verdicts, KEY)
+                evaluate._judge(config, config.judge, answers, verdicts, bool, KEY)
         assert len(verdicts) == 1
-        figures = evaluate._judge(config, config.judge, answers, verdicts, KEY)
+        figures = evaluate._judge(config, config.judge, answers, verdicts, bool, KEY)
     assert figures["judge_requests"] == len(server.requests) == 2
 
 
@@ -260,7 +260,7 @@ def test_a_judge_s_model_runs_on_the_cluster_that_the_command_names(tmp_path, mo
     monkeypatch.setattr(evaluate, "run_shards", lambda *given: named.append(given[4:]))
     verdicts = RecordFile(tmp_path / "verdicts.jsonl", {})
     assert config.judge is not None
-    evaluate._judge(config, config.judge, answers, verdicts, None, "HEAD:6379")
+    evaluate._judge(config, config.judge, answers, verdicts, bool, None, "HEAD:6379")
     assert named == [("HEAD:6379",)]
 
 

@@ -17,6 +17,7 @@ from jobs import evaluate, pipeline
 from pasta.errors import UserError
 from pasta.evaluation.kept import EvaluationOutput
 from pasta.evaluation.results.evaluations import Evaluation
+from pasta.stages.records import RecordFile
 from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.evaluations import answer
@@ -53,9 +54,9 @@ class Bench:
             }
             on_result(number, (record, {"cpu": "any", "formats": {}}))
 
-    def run(self, *methods: str, judge: str | None = "a", restart: bool = False, **changes: Any) -> None:
+    def run(self, *methods: str, judge: str | None = "a", option: str = "", **changes: Any) -> None:
         path = self.config(*methods, judge=judge, **changes)
-        assert evaluate.main(["--config", str(path), *(["--restart"] if restart else [])]) == 0
+        assert evaluate.main(["--config", str(path), *([option] if option else [])]) == 0
 
     def config(self, *methods: str, judge: str | None = "a", asked: Any = (), **changes: Any) -> Path:
         def remote(model: str) -> dict[str, Any]:
@@ -91,6 +92,11 @@ class Bench:
         models = [request["body"]["model"] for request in self.judge.requests]
         self.judge.requests.clear()
         return models
+
+    def forget(self) -> None:
+        """Forget what was decoded and judged until now."""
+        self._decoded.clear()
+        self.judge.requests.clear()
 
     def report(self) -> str:
         return (self.out / "report.md").read_text()
@@ -162,7 +168,7 @@ def test_where_all_is_decoded_only_the_judge_is_needed(bench, monkeypatch):
     bench.run(judge="a", methods=methods)
     assert (len(bench.decoded), len(bench.judged), len(checked)) == (PROMPTS, 2 * PROMPTS, 3)
     with pytest.raises(UserError, match="METHOD_KEY is not set"):
-        bench.run(judge="a", methods=methods, restart=True)
+        bench.run(judge="a", methods=methods, option="--restart")
 
 
 @pytest.mark.parametrize(
@@ -204,17 +210,82 @@ def test_what_was_decoded_before_ctrl_c_is_kept_whatever_judge_it_had(bench):
     assert bench.decoded == []
 
 
+def test_verdicts_can_be_made_again_without_the_answers(bench):
+    bench.run()
+    answers = bench.records("answers.jsonl")
+    assert (bench.decoded, bench.judged) == (["twin pasta"] * PROMPTS, ["a"] * 2 * PROMPTS)
+    bench.run(option="--rejudge")
+    assert (bench.decoded, bench.judged) == ([], ["a"] * 2 * PROMPTS)
+    assert bench.records("answers.jsonl") == answers
+    assert bench.records("verdicts.jsonl").keys() == answers.keys()
+    bench.run()
+    assert (bench.decoded, bench.judged) == ([], [])
+
+
+def test_verdicts_that_are_made_again_go_on_after_ctrl_c(bench, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "JUDGED", 1)
+    bench.run()
+    bench.forget()
+    add = RecordFile.add
+
+    def cut(file: RecordFile, key: str, record: Any) -> Any:
+        kept = add(file, key, record)
+        if file.path.name == "verdicts.jsonl" and len(file) == 2:
+            raise KeyboardInterrupt
+        return kept
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordFile, "add", cut)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(option="--rejudge")
+    assert "the same command without --rejudge goes on" in capsys.readouterr().err
+    assert bench.judged == ["a"] * 4
+    bench.run()
+    assert (bench.decoded, bench.judged) == ([], ["a"] * 4)
+
+
+def test_an_unfinished_evaluation_is_judged_again_from_its_first_verdict(bench, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, "_report", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run()
+    bench.forget()
+    bench.run(option="--rejudge")
+    assert (bench.decoded, bench.judged) == ([], ["a"] * 2 * PROMPTS)
+
+
+def test_judging_again_leaves_a_finished_evaluation_of_other_answers_alone(bench):
+    bench.run()
+    bench.forget()
+    with pytest.raises(UserError, match=r"output_dir: .* holds stage 'evaluate' with"):
+        bench.run(option="--rejudge", limits={"max_tokens": 7})
+    bench.run(judge="b", option="--rejudge")
+    bench.run()
+    assert (bench.decoded, bench.judged) == ([], ["b"] * 2 * PROMPTS)
+
+
+@pytest.mark.parametrize("other", ["--restart", "--report-only"])
+def test_verdicts_are_not_made_again_where_nothing_or_everything_is(bench, other):
+    with pytest.raises(UserError, match=f"{other}"):
+        evaluate.main(["--config", str(bench.config()), "--rejudge", other])
+
+
+def test_without_a_judge_nothing_is_judged_again(bench):
+    with pytest.raises(UserError, match="--rejudge: the configuration has no judge"):
+        bench.run(judge=None, option="--rejudge")
+
+
 def test_a_restart_measures_anew_also_when_it_is_cut(bench):
     bench.run(judge="b")
     bench.run(judge="a")
     assert len(bench.decoded) == PROMPTS
     bench.cut_after = 1
     with pytest.raises(KeyboardInterrupt):
-        bench.run(restart=True)
+        bench.run(option="--restart")
     bench.cut_after = PROMPTS
     bench.run()
     assert len(bench.decoded) == PROMPTS
-    bench.run(judge="b", restart=True)
+    bench.run(judge="b", option="--restart")
     assert len(bench.decoded) == PROMPTS
 
 
@@ -226,10 +297,10 @@ def test_after_a_restart_another_judge_is_shown_the_new_answers(bench):
     # A restart that ends before its first answer has forgotten nothing.
     bench.cut_after = 0
     with pytest.raises(KeyboardInterrupt):
-        bench.run(judge="a", restart=True)
+        bench.run(judge="a", option="--restart")
     bench.cut_after = PROMPTS
     assert [*bench.folder.glob(".evaluation.*/verdicts.jsonl")]
-    bench.run(judge="a", restart=True)
+    bench.run(judge="a", option="--restart")
     assert (len(bench.decoded), len(bench.judged)) == (PROMPTS, 2 * PROMPTS)
     answers = bench.records("answers.jsonl")
     bench.run(judge="b")

@@ -28,9 +28,23 @@ _REWARD = "judge.reward.model"
 class EvaluationOutput(StageOutput):
     """An evaluation on disk, which keeps answers and verdicts of earlier ones for the same directory."""
 
-    def __init__(self, *given: Any, restart: bool = False, **options: Any) -> None:
+    def __init__(self, *given: Any, restart: bool = False, rejudge: bool = False, **options: Any) -> None:
+        """``rejudge`` forgets the verdicts and keeps the answers, finished or not."""
         super().__init__(*given, restart=restart, **options)
-        self._forgets = restart
+        self._forgets, self._rejudges = restart, rejudge
+        if rejudge:
+            self.restarts, self._replaces = True, self.is_done
+            self.manifest = None
+
+    def start(self) -> Path:
+        """``StageOutput.start``; with ``rejudge`` of what this evaluation has left only the verdicts are deleted."""
+        if self._rejudges:
+            self.restarts = False
+            for file in (VERDICTS, USAGE, JOURNAL):
+                (self.work_dir / file).unlink(missing_ok=True)
+        work_dir = super().start()
+        self.restarts |= self._rejudges
+        return work_dir
 
     def replace(self) -> None:
         """``StageOutput.replace``; with ``restart`` the answers of others are set aside (``.old``) that this evaluation
@@ -59,7 +73,8 @@ class EvaluationOutput(StageOutput):
             if (found := self._found(directory)) is None:
                 continue
             count = self._keep_answers(name, found, answers)
-            self._keep_verdicts(found, answers, verdicts)
+            if not self._rejudges:
+                self._keep_verdicts(found, answers, verdicts)
             if count:
                 print(
                     f"{name}: keeps answers to {count} prompts of the evaluation in {directory}", flush=True
@@ -80,7 +95,8 @@ class EvaluationOutput(StageOutput):
 
     def _others(self) -> list[Path]:
         """Where earlier evaluations for the same directory are, first the finished one whose place this one takes."""
-        return [*([] if self.earlier is None else [self.output_dir]), *self.unfinished_others()]
+        takes_place = self.earlier is not None or self._rejudges
+        return [*([self.output_dir] if takes_place else []), *self.unfinished_others()]
 
     def missing(self, record: Record | None) -> list[str]:
         """The methods without an answer in the record of a prompt."""
