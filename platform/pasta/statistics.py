@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _RESAMPLES = 2000
+#: Fewer pairs show no difference. Five that all differ to one side do so by chance in 2 of 2⁵ cases, more often than
+#: 95% intervals may err; six in 2 of 2⁶.
+LEAST_PAIRS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,11 @@ class Estimate:
     low: float
     high: float
     count: int
+
+    @property
+    def is_of_enough(self) -> bool:
+        """Whether the values are enough for the interval to tell a difference from none, whichever they are."""
+        return self.count >= LEAST_PAIRS
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> dict[K, list[T]]:

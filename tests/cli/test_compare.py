@@ -11,18 +11,20 @@ from tests.support.evaluations import answer, prompt, write_evaluation
 
 @pytest.fixture
 def two(tmp_path):
-    """Two evaluations of three prompts; the second is faster on all and worse on one."""
+    """Two evaluations of six prompts; the second is faster on all and worse on one."""
 
     def records(seconds, **values):
         asked = "Tell me about tea.\nAt length, " + "please " * 20
         answers = {"twin": answer(), "pasta": answer(seconds=[seconds], **values)}
-        return [prompt(f"p{n}", answers, asked, family="drinks") for n in range(3)]
+        return [prompt(f"p{n}", answers, asked, family="drinks") for n in range(6)]
 
     def judged(*values):
         return {f"p{n}": {"pasta": value} for n, value in enumerate(values)}
 
-    a = write_evaluation(tmp_path / "a", records(0.5), judged(0.5, 0.5, 0.5), limits={"max_tokens": 512})
-    b = write_evaluation(tmp_path / "b", records(0.25), judged(0.5, 0.25, 0.5), limits={"max_tokens": 99})
+    a = write_evaluation(tmp_path / "a", records(0.5), judged(*[0.5] * 6), limits={"max_tokens": 512})
+    b = write_evaluation(
+        tmp_path / "b", records(0.25), judged(0.5, 0.25, *[0.5] * 4), limits={"max_tokens": 99}
+    )
     return str(a), str(b)
 
 
@@ -30,11 +32,11 @@ def test_it_says_what_changed_and_which_prompts_moved(two, capsys):
     assert run(["compare", *two]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert f"A {two[0]}: pasta (baseline twin), 3 prompts" in lines
+    assert f"A {two[0]}: pasta (baseline twin), 6 prompts" in lines
     assert "limits.max_tokens 512 -> 99" in lines
-    assert "realised speedup 2 4 ×2.000 ×2.000 to ×2.000 changed 3" in lines
-    assert "critical path 100 100 ×1.000 ×1.000 to ×1.000 no change shown 3" in lines
-    assert any(line.startswith("drinks quality 0.5 0.4167 -0.083") for line in lines)
+    assert "realised speedup 2 4 ×2.000 ×2.000 to ×2.000 changed 6" in lines
+    assert "critical path 100 100 ×1.000 ×1.000 to ×1.000 no change shown 6" in lines
+    assert any(line.startswith("drinks quality 0.5 0.4583 -0.042") for line in lines)
     at = lines.index("quality down most")
     assert lines[at + 1].startswith("p1 0.500 -> 0.250 Tell me about tea. At length, please")
     assert lines[at + 1].endswith("…")
@@ -44,7 +46,7 @@ def test_it_says_what_changed_and_which_prompts_moved(two, capsys):
 def test_json_holds_all_figures(two, capsys):
     assert run(["compare", *two, "--json", "--top", "1"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["prompts"]["common"] == 3
+    assert found["prompts"]["common"] == 6
     assert [len(found["moved"][name]) for name in ("quality down", "speed up", "speed down")] == [1, 1, 0]
 
 

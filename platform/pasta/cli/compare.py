@@ -96,7 +96,7 @@ def _row(change: Change) -> list[str]:
     interval = (
         "" if change.low is None or change.high is None else f"{number(change.low)} to {number(change.high)}"
     )
-    verdict = {None: "one prompt", True: "changed", False: "no change shown"}[change.is_change]
+    verdict = {None: "too few prompts", True: "changed", False: "no change shown"}[change.is_change]
     return [
         change.name,
         f"{change.a:.4g}",

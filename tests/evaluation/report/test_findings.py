@@ -41,6 +41,13 @@ def test_a_difference_within_the_noise_is_called_that():
     assert "quality not told from the same" in text
 
 
+def test_a_few_prompts_show_no_difference_though_all_differ_to_one_side():
+    text = found({"twin": [(2.0, 0.5)] * 2, "pasta": [(1.0, 0.75)] * 2})
+    assert "difference in quality +0.250, of too few prompts to be told from none." in text
+    assert "dominated by *pasta*†" in text
+    assert "or these are fewer than 6" in text
+
+
 def test_a_clear_dominance_has_no_mark():
     text = found({"twin": flat(2.0, 0.5), "pasta": flat(1.0, 0.75)})
     assert (

@@ -45,8 +45,8 @@ def change(found, name):
 
 
 def test_ratios_are_geometric_and_differences_arithmetic(write):
-    a = write("a", records(4), qualities(0.5, 0.5, 0.5, 0.5))
-    b = write("b", records(4, seconds=0.25, path=40, tokens=110), qualities(0.6, 0.7, 0.6, 0.7))
+    a = write("a", records(6), qualities(*[0.5] * 6))
+    b = write("b", records(6, seconds=0.25, path=40, tokens=110), qualities(*[0.6, 0.7] * 3))
     found = compared(a, b)
     assert [entry.name for entry in found.changes] == [
         "quality",
@@ -67,7 +67,7 @@ def test_ratios_are_geometric_and_differences_arithmetic(write):
     assert change(found, "theoretical speedup").change == pytest.approx(1.25)
     assert change(found, "tokens").change == pytest.approx(1.1)
     assert change(found, "critical path").change == pytest.approx(0.8)
-    assert not change(found, "threads").is_change
+    assert change(found, "threads").is_change is False
 
 
 def test_scores_weigh_the_twin_s_tokens_over_the_critical_path_with_quality(write):
@@ -90,8 +90,8 @@ def test_a_score_that_no_pair_has_is_said_to_be_missing(write):
 
 
 def test_a_change_that_differs_from_prompt_to_prompt_is_not_shown_by_few(write):
-    a = write("a", records(4), qualities(0.5, 0.5, 0.5, 0.5))
-    b = write("b", records(4), qualities(0.9, 0.1, 0.8, 0.3))
+    a = write("a", records(8), qualities(*[0.5] * 8))
+    b = write("b", records(8), qualities(*[0.9, 0.1, 0.8, 0.3] * 2))
     quality = change(compared(a, b), "quality")
     assert quality.low < 0 < quality.high
     assert quality.is_change is False
@@ -104,12 +104,22 @@ def test_pairing_shows_what_means_alone_would_not(write):
     assert change(compared(a, b), "quality").is_change
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, None), (2, None), (5, None), (6, True)])
+def test_a_few_prompts_that_all_changed_to_one_side_may_have_by_chance(write, count, said):
+    a = write("a", records(count), qualities(*[1.0] * count))
+    found = compared(a, write("b", records(count), qualities(*[0.5] * count)))
+    assert change(found, "quality").is_change is said
+    row = next(line for line in comparison_lines(found) if line.startswith("  quality"))
+    assert ("changed" in row) is (said is True)
+    assert ("too few prompts" in row) is (said is None)
+
+
 def test_an_evaluation_against_itself_changed_in_nothing(write):
-    a = write("a", records(3, family="planets"), qualities(0.5, 0.7, 1.0))
+    a = write("a", records(6, family="planets"), qualities(*[0.5, 0.7, 1.0] * 2))
     found = compared(a, a)
     assert not found.configuration
     assert not found.notes
-    assert not any(entry.is_change for entry in found.changes)
+    assert all(entry.is_change is False for entry in found.changes)
     assert not any(found.moved.values())
 
 

@@ -61,10 +61,11 @@ def test_an_advantage_within_the_noise_is_not_clear():
     assert not entry.is_clear
 
 
-def test_one_prompt_clears_no_doubt():
-    summary = summary_of({"twin": [(2.0, 0.5)], "pasta": [(1.0, 1.0)]})
+@pytest.mark.parametrize(("count", "clear"), [(1, False), (2, False), (5, False), (6, True)])
+def test_a_few_prompts_clear_no_doubt(count, clear):
+    summary = summary_of({"twin": [(2.0, 0.5)] * count, "pasta": [(1.0, 1.0)] * count})
     assert pairs(summary) == {("pasta", "twin")}
-    assert not summary.dominations[0].is_clear
+    assert summary.dominations[0].is_clear is clear
 
 
 def test_means_are_those_that_are_shown_and_the_evidence_is_on_shared_prompts():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pasta.evaluation.results.pareto import Domination
 from pasta.evaluation.results.summary import MethodSummary, Summary
-from pasta.statistics import Estimate, grouped
+from pasta.statistics import LEAST_PAIRS, Estimate, grouped
 
 _EQUAL = 1e-9
 _UNCLEAR = "†"
@@ -77,10 +77,10 @@ def _told(method: MethodSummary) -> str:
     assert difference is not None
     if abs(difference.value) < _EQUAL and difference.low == difference.high:
         return "0"
+    if not difference.is_of_enough:
+        return f"{signed(difference)}, of too few prompts to be told from none"
     sure = difference.low > 0 or difference.high < 0
-    return (
-        f"{signed(difference)}{'' if sure or difference.count == 1 else ', which cannot be told from none'}"
-    )
+    return f"{signed(difference)}{'' if sure else ', which cannot be told from none'}"
 
 
 def _front(summary: Summary) -> list[str]:
@@ -106,7 +106,7 @@ def _dominated(summary: Summary) -> list[str]:
     if any(not entry.is_clear for entry in summary.dominations):
         out.append(
             f"{_UNCLEAR}: in the means only. On the prompts that both have, the 95% intervals do not exclude that it "
-            "is slower, worse or the same."
+            f"is slower, worse or the same, or these are fewer than {LEAST_PAIRS}."
         )
     return out
 

@@ -18,7 +18,7 @@ _EQUAL = 1e-9  # smaller differences are rounding errors
 @dataclass(frozen=True, slots=True)
 class Domination:
     """``better`` dominates ``worse``. On the prompts that both have a speed, or a quality, of, it is ``speed_ratio``
-    times as fast and ``quality_difference`` better: None without such a prompt, without an interval with only one."""
+    times as fast and ``quality_difference`` better: None without such a prompt. Few prompts make nothing clear."""
 
     better: str
     worse: str
@@ -135,5 +135,5 @@ def _sign(value: float) -> int:
 
 
 def _low(estimate: Estimate | None) -> float:
-    """The low end of an interval; without one nothing is excluded."""
-    return estimate.low if estimate is not None and estimate.count > 1 else float("-inf")
+    """The low end of an interval; without one, or of too few prompts, nothing is excluded."""
+    return estimate.low if estimate is not None and estimate.is_of_enough else float("-inf")
