@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -77,8 +76,7 @@ def new_key(path: Path, name: str, key: str | None = None, **limits: int | None)
     lines = [f"  {limit}: {value}" for limit, value in entry.items()]
     text = "\n".join([f"{text}{label}:", *lines, ""])
     parse_config(parse_yaml(text, str(path)), dict[str, KeyEntry], str(path))  # before the file is touched
-    # Through a link: to put the new file in its place would leave the file that others read as it was.
-    write_whole(Path(os.path.realpath(path)), text, private=True)
+    write_whole(path, text, private=True)
     return key
 
 

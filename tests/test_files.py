@@ -27,6 +27,34 @@ def test_a_directory_is_made_for_a_file(tmp_path):
     assert (tmp_path / "new" / "file").read_text() == "text"
 
 
+def test_a_link_stays_and_the_file_that_it_leads_to_is_written(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    for text in ("made", "changed"):
+        write_whole(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_text() == text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    # As a device is: root would have a file named /dev/null from then on.
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(fifo, "text")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert fifo.is_fifo()
+
+
+def test_what_stdout_is_piped_into_is_written_to(tmp_path):
+    code = "from pathlib import Path\nfrom pasta.files import write_whole\nwrite_whole(Path('/proc/self/fd/1'), 'text')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("text", "")
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     write_whole(path, "old")

@@ -80,23 +80,30 @@ def _reason(error: Exception) -> str:
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file beside ``path``, then put it in its place; its directory is made if there is none. Text is UTF-8.
 
+    A link stays, and the file that it leads to, which others may read, is written. A device or a pipe is written to: a
+    file in its place would be its end.
     ``private``: nobody but its owner may read a new file; one that is there keeps its mode, and its owner if the system
     lets it. Raises UserError if it cannot be written, for a disk that is full as for any other reason.
     """
     if not path.name:
         raise UserError(f"{str(path)!r}: cannot be written (Is a directory)")
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        if path.exists() and not path.is_file():  # asked of the path itself: no name leads to a shell's pipe
+            path.write_bytes(data)
+            return
+        target = Path(os.path.realpath(path))
+        staging = target.with_name(f".{target.name}.{os.getpid()}")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             staging.touch(mode=0o600 if private else 0o666)
             with staging.open("wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if private and path.exists():
-                _take_over_access(path, staging)
-            staging.replace(path)
+            if private and target.exists():
+                _take_over_access(target, staging)
+            staging.replace(target)
         finally:
             # A failure to clear up must not hide the reason: a name may be too long for unlink, too.
             with suppress(OSError):
