@@ -433,7 +433,14 @@ def test_a_bug_keeps_its_stack_trace():
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_a_command_whose_stdout_is_closed_ends_with_its_exit_code():
-    command = shlex.join([sys.executable, "-c", MAIN.format(body="return 0")]) + " >&-"
+@pytest.mark.parametrize("body", ["return 0", "sys.stdout.isatty()", "print('x', sys.stdout.encoding)"])
+def test_a_command_whose_stdout_is_closed_ends_with_its_exit_code(body):
+    command = shlex.join([sys.executable, "-c", MAIN.format(body=body)]) + " >&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_command_whose_stderr_is_closed_says_nothing_on_stdout():
+    command = shlex.join([sys.executable, "-c", MAIN.format(body="raise UserError('a')")]) + " 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")

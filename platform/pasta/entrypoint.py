@@ -7,7 +7,7 @@ import sys
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from pasta.errors import UserError, one_line
 
@@ -84,13 +84,17 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``) ends the command quietly. Anything else
     is a bug and keeps its stack trace.
     """
+    # Closed by the shell (`>&-`) a stream is None: it has no encoding, and print() takes the other one.
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file's name may hold bytes, and a text characters, that the terminal's encoding has not.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = main() or 0
-        if sys.stdout is not None:  # closed by the shell: `>&-`
-            sys.stdout.flush()
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         code = EXIT_USER_ERROR
@@ -108,3 +112,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         print(f"error: {one_line(f'{named}{error.strerror}')}", file=sys.stderr)
         code = EXIT_USER_ERROR
     sys.exit(code)
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", errors="backslashreplace")
