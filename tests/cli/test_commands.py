@@ -242,6 +242,15 @@ def test_show_draws_every_thread_of_a_record(write, capsys):
     assert "critical path" in lines[-3]
 
 
+@pytest.mark.parametrize("word", ["which ", "很", "cafe\u0301 "])
+def test_show_keeps_the_prompt_to_the_width_that_it_takes_in_a_terminal(write, capsys, word):
+    show(write({"prompt": word * 100, "annotated": "a"}))
+    line = capsys.readouterr().out.splitlines()[0]
+    wide = sum({"很": 2, "\u0301": 0}.get(letter, 1) for letter in line)
+    assert 98 <= wide <= 100
+    assert line.endswith("…")
+
+
 def test_show_reads_one_answer_in_text_form_from_stdin():
     done = subprocess.run(
         [sys.executable, "-m", "pasta.cli", "show", "--tokenizer", "words", "--width", "60"],

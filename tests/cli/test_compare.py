@@ -43,6 +43,15 @@ def test_it_says_what_changed_and_which_prompts_moved(two, capsys):
     assert "quality up most" not in lines
 
 
+def test_columns_stand_below_each_other_whatever_the_letters(tmp_path, capsys):
+    answers = {"twin": answer(), "pasta": answer()}
+    records = [prompt(f"p{n}", answers, family=family) for n, family in enumerate(("tea", "茶葉"))]
+    both = str(write_evaluation(tmp_path / "a", records))
+    assert run(["compare", both, both]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "realised" in line}
+    assert rows["tea"].index("realised") == rows["茶葉"].index("realised") + 2  # two letters of two columns
+
+
 def test_json_holds_all_figures(two, capsys):
     assert run(["compare", *two, "--json", "--top", "1"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -64,6 +64,16 @@ def test_labels_are_cut_and_cleaned_for_the_terminal():
     assert first.index("━") == second.index("╰") + 3  # each wide character takes two columns
 
 
+@pytest.mark.parametrize(
+    ("label", "columns"),
+    [("tea", 3), ("茶葉", 4), ("cafe\u0301", 4), ("ที่", 1), ("हिन्दी", 5)],
+)
+def test_rows_are_as_wide_as_their_labels_are_in_a_terminal(label, columns):
+    lanes = [TimelineRow("as wide as any", 0, 5, 5), TimelineRow(label, 0, 5, 5)]
+    first, second = render_rows(lanes, 80).splitlines()[1:]
+    assert len(second) - len(label) + columns == len(first)
+
+
 def test_colour_only_adds_escapes():
     counts = counts_of(TWO)
     plain = render_timeline(counts.trace, 80, topics=counts.topics)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pasta.cli.terminal import shorten
+from pasta.data.timeline import cells
 from pasta.errors import UserError
 from pasta.evaluation.results.compare import (
     Change,
@@ -118,9 +119,9 @@ def _shown(value: Any) -> str:
 
 def _table(rows: Iterable[Sequence[str]]) -> list[str]:
     """Columns side by side, indented."""
-    cells = [list(row) for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in cells
+    lines = [list(row) for row in rows]
+    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        [cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=True)] for row in lines
     ]
+    return [("  " + "  ".join(row)).rstrip() for row in padded]

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from pasta.data.timeline import to_ascii
+from pasta.data.timeline import cut, to_ascii
 
 
 def print_drawing(text: str) -> None:
@@ -28,6 +28,5 @@ def wants_color() -> bool:
 
 
 def shorten(text: str, width: int) -> str:
-    """``text`` on one line of at most ``width`` characters, without control characters."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= width else text[: max(width - 1, 1)] + "…"
+    """``text`` on one line of at most ``width`` columns, two at least, without control characters."""
+    return cut(" ".join("".join(c if c.isprintable() else " " for c in text).split()), max(width, 2))

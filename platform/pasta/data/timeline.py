@@ -1,5 +1,7 @@
 """Threads over time, drawn with characters: one row a thread, time to the right."""
 
+import bisect
+import itertools
 import math
 import re
 import unicodedata
@@ -95,7 +97,7 @@ def render_rows(
     width = max(width, 40)
     labels = ["  " * lane.depth + _printable(lane.label) for lane in lanes]
     notes = [f"{lane.num_tokens}" + (f"/{lane.estimate}" if lane.estimate else "") for lane in lanes]
-    label_width = min(max(map(_cells, labels), default=0), max(width // 3, 8))
+    label_width = min(max(map(cells, labels), default=0), max(width // 3, 8))
     note_width = max(map(len, notes), default=0) + len(" tokens")
     bar = max(width - label_width - note_width - 2, _MIN_BAR)
     total = max((lane.end for lane in lanes), default=0.0)
@@ -171,16 +173,26 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "·" for c in text)
 
 
-def _cells(text: str) -> int:
+def cells(text: str) -> int:
     """Columns that ``text`` takes in a terminal."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    return sum(map(_columns, text))
+
+
+def cut(text: str, width: int) -> str:
+    """``text``, or its beginning and ``…`` where it takes more than ``width`` columns in a terminal (at least one)."""
+    ends = list(itertools.accumulate(map(_columns, text)))
+    if not ends or ends[-1] <= width:
+        return text
+    return text[: bisect.bisect_right(ends, width - 1)] + "…"
+
+
+def _columns(letter: str) -> int:
+    # Not combining(): marks above and below a letter need not be of a class, as in Thai and Hindi.
+    if unicodedata.category(letter) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def _fit(text: str, width: int) -> str:
-    if _cells(text) > width:
-        while _cells(text) > width - 1:
-            text = text[:-1]
-        text += "…"
-    return text + " " * (width - _cells(text))
+    text = cut(text, width)
+    return text + " " * (width - cells(text))
