@@ -30,8 +30,8 @@ class Estimate:
     count: int
 
     @property
-    def is_of_enough(self) -> bool:
-        """Whether the values are enough for the interval to tell a difference from none, whichever they are."""
+    def has_enough_pairs(self) -> bool:
+        """Whether there are pairs enough for the interval to tell a difference from none."""
         return self.count >= LEAST_PAIRS
 
 

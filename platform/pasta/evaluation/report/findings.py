@@ -77,7 +77,7 @@ def _told(method: MethodSummary) -> str:
     assert difference is not None
     if abs(difference.value) < _EQUAL and difference.low == difference.high:
         return "0"
-    if not difference.is_of_enough:
+    if not difference.has_enough_pairs:
         return f"{signed(difference)}, of too few prompts to be told from none"
     sure = difference.low > 0 or difference.high < 0
     return f"{signed(difference)}{'' if sure else ', which cannot be told from none'}"

@@ -292,7 +292,7 @@ def _change(measure: Measure, values: Sequence[tuple[float, float]]) -> Change:
         change=estimate.value,
         low=estimate.low if known else None,
         high=estimate.high if known else None,
-        is_change=not estimate.low <= none <= estimate.high if estimate.is_of_enough else None,
+        is_change=not estimate.low <= none <= estimate.high if estimate.has_enough_pairs else None,
     )
 
 

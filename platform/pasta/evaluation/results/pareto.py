@@ -136,4 +136,4 @@ def _sign(value: float) -> int:
 
 def _low(estimate: Estimate | None) -> float:
     """The low end of an interval; without one, or of too few prompts, nothing is excluded."""
-    return estimate.low if estimate is not None and estimate.is_of_enough else float("-inf")
+    return estimate.low if estimate is not None and estimate.has_enough_pairs else float("-inf")
