@@ -233,12 +233,15 @@ class PromptTokens:
 
 @message
 class Version:
-    """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model.
+    """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model and
+    the fingerprint of the weights that it has read.
 
-    With ``dtype: auto`` machines of several kinds may have chosen several formats."""
+    With ``dtype: auto`` machines of several kinds may have chosen several formats. One path or name may hold other
+    weights on another machine, or later."""
 
     service: str
     formats: dict[str, str]
+    weights: dict[str, str] = field(default_factory=dict)
 
 
 #: An item of a Decoder's stream. All items that are ready at once go in one message, since each message costs as much

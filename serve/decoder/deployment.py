@@ -24,6 +24,8 @@ from pasta.engine import (
     TokenEvent,
     UnknownRequest,
 )
+from pasta.engine.head_files import weights_fingerprint
+from pasta.engine.snapshots import model_directory
 from pasta.engine.structure import Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -63,6 +65,7 @@ class Decoder:
         self._cancelling: set[asyncio.Task[Any]] = set()
         self._num_finished = self._num_cancelled = self._num_reaped = 0
         self._costs: dict[str, LaneCosts] = {}
+        self._weights: dict[str, str] = {}
         self._leases = Leases(config.decoder.lease_s)
         self._interpreters = Interpreters(config.decoder.lease_s)
         self._metrics = Metrics(ENGINE)
@@ -80,6 +83,8 @@ class Decoder:
                     ranks=ranks,
                 )
                 logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
+                if (directory := model_directory(model.location)) is not None:
+                    self._weights[name] = weights_fingerprint(directory)
                 engine = Engine(loaded, EngineConfig.of(config.engine))
                 try:
                     _warm_up(engine)
@@ -299,9 +304,9 @@ class Decoder:
         }
 
     async def version(self) -> Version:
-        """The version of its models, and the formats that they compute in."""
+        """The version of its models, the formats that they compute in, and their weights' fingerprints."""
         formats = {name: engine.engine.loaded.format.name for name, engine in self._engines.items()}
-        return Version(self._version, formats)
+        return Version(self._version, formats, self._weights)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the load to serve/decoder/autoscaling.py; Serve calls this."""

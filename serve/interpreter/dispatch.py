@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Container, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import RayServeException
@@ -37,6 +37,14 @@ Prefixes = Sequence[tuple[int, bytes]]
 #: Stands for what a replica has not told yet.
 _UNTOLD = Told({}, 0, 0)
 logger = logging.getLogger("ray.serve")
+
+
+class Kind(NamedTuple):
+    """How a replica computes a model: its number format, and the fingerprint of its weights, empty if it told none. A
+    replica of another kind would go on with other text."""
+
+    number_format: str
+    weights: str
 
 
 @dataclass(eq=False)
@@ -173,8 +181,8 @@ class Dispatcher:
         self.metrics = Metrics(PLACEMENT)
         #: The Decoders that this Interpreter may use now.
         self.replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
-        #: The number format of each model, by replica.
-        self._formats: dict[str, dict[str, str]] = {}
+        #: The kind of each model, by replica.
+        self._kinds: dict[str, dict[str, Kind]] = {}
         self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
         self._reuses = config.engine.reuse_prefixes
         #: What each replica told last.
@@ -191,27 +199,26 @@ class Dispatcher:
         self.counts[what] += 1
         self.metrics.count(f"pasta_{what}")
 
-    def format_of(self, replica: str, model: str) -> str | None:
-        """The number format in which a replica computes a model, if it has said so."""
-        return self._formats.get(replica, {}).get(model)
+    def kind_of(self, replica: str, model: str) -> Kind | None:
+        """How a replica computes a model, if it has said so."""
+        return self._kinds.get(replica, {}).get(model)
 
     def loads(
-        self, without: Set[str] = frozenset(), model: str = "", number_format: str | None = None
+        self, without: Set[str] = frozenset(), model: str = "", kind: Kind | None = None
     ) -> dict[str, int]:
         """Threads that decode on each responsive replica: this Interpreter's own now, and other Interpreters' as last
         reported.
 
-        With a ``number_format``, only replicas that compute ``model`` in it: in another format the text would go on
-        otherwise.
+        With a ``kind``, only replicas that compute ``model`` so.
         """
-        return self._loads(without | self._silent, model, number_format)
+        return self._loads(without | self._silent, model, kind)
 
-    def _loads(self, without: Set[str], model: str, number_format: str | None) -> dict[str, int]:
+    def _loads(self, without: Set[str], model: str, kind: Kind | None) -> dict[str, int]:
         lanes = self.lanes.counts()
         return {
             replica: lanes[replica] + self._told.get(replica, _UNTOLD).other_lanes
             for replica in sorted(self.replicas.replicas - without)
-            if number_format in (None, self.format_of(replica, model))
+            if kind in (None, self.kind_of(replica, model))
         }
 
     @property
@@ -228,28 +235,29 @@ class Dispatcher:
         return prefix_digests(order.prompt_ids, self._chunk, order.prefix_salt) if self._reuses else []
 
     async def home(
-        self, order: DecodeOrder, prefixes: Prefixes, lost: set[str], number_format: str | None = None
+        self, order: DecodeOrder, prefixes: Prefixes, lost: set[str], kind: Kind | None = None
     ) -> str:
         """Choose the replica for a main thread: by load, and by how much of the prompt (``prefixes``) a replica has
         cached, or will have: it has told so, or decodes such a prompt for this Interpreter.
 
-        A response that has begun in a ``number_format`` stays with replicas that compute in it. Replicas that the
-        response has ``lost``, and silent ones, are chosen only when no other appears within ``OTHER_REPLICA_S``: they
-        may only have been slow. Raises ``ReplicaLost`` if there is no replica for ``NO_REPLICA_S``, and ``Superseded``.
+        A response that has begun on a replica of a ``kind`` stays with that kind. Replicas that the response has
+        ``lost``, and silent ones, are chosen only when no other appears within ``OTHER_REPLICA_S``: they may only have
+        been slow. Raises ``ReplicaLost`` if there is no replica for ``NO_REPLICA_S``, and ``Superseded``.
         """
         try:
             async with asyncio.timeout(NO_REPLICA_S):
-                kind = order.model, number_format
-                if not (loads := self.loads(lost, *kind)):
+                model = order.model
+                if not (loads := self.loads(lost, model, kind)):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(OTHER_REPLICA_S):
-                            while not (loads := self.loads(lost, *kind)):
+                            while not (loads := self.loads(lost, model, kind)):
                                 await self._change()
-                while not (loads := loads or self._loads(set(), *kind)):
+                while not (loads := loads or self._loads(set(), model, kind)):
                     await self._change()
         except TimeoutError:
             raise ReplicaLost(
-                "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
+                "there is no decoder"
+                + (f" that computes in {kind.number_format}, with its weights" if kind else "")
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
         told, held = {name: self._told.get(name, _UNTOLD) for name in loads}, self.lanes.slots()
@@ -309,7 +317,10 @@ class Dispatcher:
 
     async def _version(self, replica: str) -> str:
         version: Version = await self.decoders.call("version", replica=replica)
-        self._formats[replica] = version.formats
+        self._kinds[replica] = {
+            model: Kind(number_format, version.weights.get(model, ""))
+            for model, number_format in version.formats.items()
+        }
         return version.service
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -340,7 +351,7 @@ class Dispatcher:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             replicas = self.replicas.replicas
-            self._formats = {replica: self._formats[replica] for replica in replicas}
+            self._kinds = {replica: self._kinds[replica] for replica in replicas}
             self._told = {replica: told for replica, told in self._told.items() if replica in replicas}
             for replica in replicas - self._silent:
                 self.spawn(self.ask(replica))

@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES
 from serve.calls.replicas import ReplicaLost, Superseded
-from serve.interpreter.dispatch import COUNTERS, Attempt, Dispatcher
+from serve.interpreter.dispatch import COUNTERS, Attempt, Dispatcher, Kind
 from serve.interpreter.session import Session
 from serve.observe import logs
 from serve.observe.trace import PlacementEvent
@@ -52,8 +52,8 @@ class DistributedResponse:
         self._attempt_numbers = itertools.count()
         self._begun = perf_counter()
         self._first_token_s: float | None = None
-        #: The number format that it has begun in: a Decoder of another one would go on with other text.
-        self._format: str | None = None
+        #: Of which kind the Decoder is that it has begun on: one of another kind would go on with other text.
+        self._kind: Kind | None = None
         self._counts = dict.fromkeys(COUNTERS, 0)
         #: What placement did with its threads, for its trace.
         self.placement_events: list[PlacementEvent] = []
@@ -130,9 +130,9 @@ class DistributedResponse:
     # -- attempts --------------------------------------------------------------------------------------
 
     async def _start_main(self) -> None:
-        begun_in = self._format if self._session.tokens else None
-        replica = await self._dispatcher.home(self._order, self.prefixes, self._lost_on, begun_in)
-        self._format = self._dispatcher.format_of(replica, self._order.model)
+        begun_on = self._kind if self._session.tokens else None
+        replica = await self._dispatcher.home(self._order, self.prefixes, self._lost_on, begun_on)
+        self._kind = self._dispatcher.kind_of(replica, self._order.model)
         if not self._counts["redispatches"]:
             self._begun = perf_counter()  # the response's clock starts with its first home
         self._start((), replica, self._order)
@@ -214,7 +214,7 @@ class DistributedResponse:
 
     def _place(self, attempt: Attempt, lent: Lent) -> None:
         """Send a chunk that was forked to the replica that the placement policy chooses."""
-        loads = self._dispatcher.loads(self._lost_on, self._order.model, self._format)
+        loads = self._dispatcher.loads(self._lost_on, self._order.model, self._kind)
         replica = self._policy.choose(attempt.replica, loads)
         order = dataclasses.replace(
             self._order,

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from collections import Counter
 from contextlib import aclosing
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -16,6 +17,7 @@ from ray.exceptions import RayActorError
 
 from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParams
 from pasta.engine.device import DeviceState
+from pasta.engine.head_files import weights_fingerprint
 from pasta.interpreter import Limits
 from serve.calls.replicas import ReplicaLost, known_replicas
 from serve.config import ServeConfig
@@ -522,21 +524,34 @@ def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten
     with_replicas(config, scenario)
 
 
-@pytest.fixture
-def b_computes_otherwise(monkeypatch):
-    """Decoder b is on a machine where ``dtype: auto`` has chosen another number format."""
+@pytest.fixture(
+    params=[{"formats": {"tiny": "bfloat16"}}, {"weights": {"tiny": "others"}}], ids=["format", "weights"]
+)
+def b_computes_otherwise(monkeypatch, request):
+    """Decoder b is on a machine where ``dtype: auto`` has chosen another number format, or it started after other
+    weights were put in the place of the model's."""
     version, seen = Decoder.version, []
 
     async def told(self):
         found = await version(self)
         seen.extend([] if self in seen else [self])
-        return found if seen[0] is self else dataclasses.replace(found, formats={"tiny": "bfloat16"})
+        return found if seen[0] is self else dataclasses.replace(found, **request.param)
 
     monkeypatch.setattr(Decoder, "version", told)
 
 
+def test_a_decoder_tells_the_weights_that_it_has_read(config):
+    async def scenario(replicas, _):
+        return [(await replicas.decoders[name].version()).weights for name in NAMES]
+
+    here = {"tiny": weights_fingerprint(Path(config.models["tiny"].path))}
+    assert with_replicas(config, scenario) == [here] * len(NAMES)
+
+
 @pytest.mark.slow
-def test_no_chunk_goes_where_another_number_format_would_write_it(config, b_computes_otherwise):
+def test_no_chunk_goes_where_another_number_format_or_other_weights_would_write_it(
+    config, b_computes_otherwise
+):
     async def scenario(replicas, dispatcher):
         assert set(dispatcher.loads()) == set(NAMES), "both take requests"
         text, _, figures = await answer(dispatcher, order("spread"))
@@ -546,7 +561,7 @@ def test_no_chunk_goes_where_another_number_format_would_write_it(config, b_comp
     assert (text, spills, len(used)) == (expected().text, 0, 1)
 
 
-def test_an_answer_that_has_begun_is_not_continued_in_another_number_format(
+def test_an_answer_that_has_begun_is_not_continued_in_another_number_format_or_by_other_weights(
     config, b_computes_otherwise, monkeypatch
 ):
     monkeypatch.setattr("serve.interpreter.dispatch.NO_REPLICA_S", 0.05)
@@ -560,7 +575,9 @@ def test_an_answer_that_has_begun_is_not_continued_in_another_number_format(
     with_replicas(config, scenario)
 
 
-def test_an_answer_without_a_token_begins_anew_in_any_number_format(config, b_computes_otherwise):
+def test_an_answer_without_a_token_begins_anew_in_any_number_format_and_by_any_weights(
+    config, b_computes_otherwise
+):
     async def scenario(replicas, dispatcher):
         replicas.lose_at["a"] = 1  # it has accepted, and said nothing
         text, _, figures = await answer(dispatcher, order("local"))
