@@ -52,3 +52,15 @@ def test_a_model_is_known_by_the_weights_that_are_read(tmp_path):
     both = weights_fingerprint(tmp_path)
     (tmp_path / "pytorch_model.bin").unlink()
     assert weights_fingerprint(tmp_path) == both
+
+
+def test_a_large_model_is_known_by_more_than_its_beginning(tmp_path):
+    """Adapters change all layers and no embeddings, which many files begin with."""
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.truncate(200 * 2**20)  # a file of holes takes no room
+    before = weights_fingerprint(tmp_path)
+    with path.open("r+b") as file:
+        file.seek(100 * 2**20)
+        file.write(b"1" * 4 * 2**20)
+    assert weights_fingerprint(tmp_path) != before

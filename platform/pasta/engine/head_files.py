@@ -13,6 +13,7 @@ from pasta.rows import read_json
 
 #: The files in a model directory that hold the heads: their weights, and their settings.
 WEIGHTS, SETTINGS = "draft_heads.safetensors", "draft_heads.json"
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,17 @@ def fetch_heads(name: str) -> None:
 
 
 def weights_fingerprint(directory: Path) -> str:
-    """Tell a model's weights from others by their files' sizes and first 64 MiB: of the files that transformers reads,
-    which are older ones (``pytorch_model*.bin``) only where there are no others."""
+    """Tell a model's weights from others by their files' sizes and 64 MiB of each, spread over it: finetuned models
+    share embeddings, which many files begin with. The files are those that transformers reads, older ones
+    (``pytorch_model*.bin``) only where there are no others."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("pytorch_model*.bin")):
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:
-            digest.update(file.read(64 * 1024 * 1024))
+            for at in range(0, size, max(_MIB, size // 64)):
+                file.seek(at)
+                digest.update(file.read(_MIB))
     return digest.hexdigest()
 
 

@@ -140,6 +140,7 @@ def test_without_a_judge_there_is_speed_and_no_front(tmp_path):
     records, _ = evaluation(2)
     _, paths, text = written(tmp_path, records, [], config={"repeats": 1, "judge": None})
     assert "No judge was configured" in text
+    assert "the quality of the answers?" not in text
     assert {path.name for path in paths} >= {"speedups.png", "token_budget.png"}
     assert not {path.name for path in paths} & {"pareto.png"}
 

@@ -71,10 +71,11 @@ def title_and_name(method: MethodSummary) -> str:
 def _question(summary: Summary) -> str:
     base = summary.methods[summary.baseline]
     count = len(summary.candidates)
+    quality = ", and what does that do to the quality of the answers" if summary.has_quality else ""
     return (
         f"How much faster than **{base.title}**, which writes one token after another, "
         f"{'is the method' if count == 1 else f'are {count} methods'} on {summary.prompts} "
-        f"prompt{'s' if summary.prompts != 1 else ''}, and what does that do to the quality of the answers?"
+        f"prompt{'s' if summary.prompts != 1 else ''}{quality}?"
     )
 
 
