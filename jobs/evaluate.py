@@ -40,7 +40,7 @@ from pasta.rows import by_dotted_key
 from pasta.stages.machines import Machines, read_machines
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
-from pasta.stages.run import StageRun, nothing_to_do, stage_run
+from pasta.stages.run import nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import Manifest, changed_key, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
@@ -119,7 +119,7 @@ def run(
         if left and is_decoded:  # a restart that was cut before its first answer keeps nothing
             keys = _method_keys(config, prompts, address)
         with _cluster(config.workers, _needs_workers(config.judge, left, verdicts, len(prompts)), address):
-            _decode(config, len(prompts), left, answers, keys, job, address)
+            _decode(config, output, len(prompts), left, answers, keys, job.tracker, address)
             answers.compact()
             if config.judge is not None:
                 usage = _judge(config, config.judge, answers, verdicts, output.replace, api_key, address)
@@ -204,11 +204,12 @@ def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> A
 
 def _decode(
     config: EvaluateConfig,
+    output: EvaluationOutput,
     total: int,
     left: Mapping[int, Asked],
     answers: RecordFile,
     keys: Mapping[str, str | None],
-    job: StageRun,
+    tracker: Tracker,
     address: str | None,
 ) -> None:
     """Answer what is ``left`` of ``total`` prompts, one at a time. With --restart the first answer replaces an earlier
@@ -221,15 +222,13 @@ def _decode(
         if key not in cut:
             speedups.count(record)
     found = total - len(left)
-    progress = Progress(f"{config.name}, decoding", total, "prompts", found, tracker=job.tracker, job=STAGE)
+    progress = Progress(f"{config.name}, decoding", total, "prompts", found, tracker=tracker, job=STAGE)
 
     def finished(number: int, result: tuple[Record, dict[str, Any]]) -> None:
         record, machine = result
-        job.output.replace()
+        output.replace()
         machines.add(machine)
-        key = left[number][0].id
-        both = answers.records.get(key, {"answers": {}})["answers"] | record["answers"]
-        speedups.count(answers.add(key, {**record, "answers": {name: both[name] for name in config.methods}}))
+        speedups.count(output.add(answers, left[number][0].id, record))
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)
 

@@ -53,7 +53,7 @@ class StageOnDisk(OnDisk, Protocol):
 
     def made(self, manifest: Manifest) -> bool: ...
 
-    def keeps_of(self, directory: Path) -> bool: ...
+    def reuses(self, directory: Path) -> bool: ...
 
     def difference(self, other: Manifest) -> str: ...
 
@@ -317,10 +317,10 @@ def _step(
 
 
 def _place(config: PipelineConfig, name: str, stage: StageOnDisk) -> Path:
-    """The directory of the stage's output: where it is, where one is of which it keeps something, or a new one."""
+    """The directory of the stage's output: where it is, where there is one that it reuses, or a new one."""
     finished = sorted(_finished(config, name), key=lambda each: each[1].finished, reverse=True)
     made = [place for place, manifest in finished if stage.made(manifest)]
-    kept = (place for place, _ in finished if stage.keeps_of(place))
+    kept = (place for place, _ in finished if stage.reuses(place))
     return made[0] if made else next(kept, config.output_dir / f"{name}-{stage.identity[:8]}")
 
 

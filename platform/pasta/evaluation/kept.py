@@ -50,7 +50,7 @@ class EvaluationOutput(StageOutput):
         """``StageOutput.replace``; with ``restart`` the answers of others are set aside (``.old``) that this evaluation
         would keep: they are of before, and would come back with another judge."""
         for directory in self.unfinished_others() if self._forgets else ():
-            if self.keeps_of(directory):
+            if self.reuses(directory):
                 for name in (ANSWERS, VERDICTS):
                     with writing(directory / name), suppress(FileNotFoundError):
                         os.replace(directory / name, directory / f"{name}.old")
@@ -62,7 +62,7 @@ class EvaluationOutput(StageOutput):
         """The fingerprint of each input by name."""
         return {name: value["fingerprint"] for name, value in self.inputs.items()}
 
-    def keeps_of(self, directory: Path) -> bool:
+    def reuses(self, directory: Path) -> bool:
         """Whether answers in ``directory`` hold for this evaluation."""
         return self._found(directory) is not None
 
@@ -98,6 +98,12 @@ class EvaluationOutput(StageOutput):
         takes_place = self.earlier is not None or self._rejudges
         return [*([self.output_dir] if takes_place else []), *self.unfinished_others()]
 
+    def add(self, answers: RecordFile, key: str, record: Record) -> Record:
+        """Add the answers in a prompt's record to those that are there; returns the record of them all."""
+        found = answers.records.get(key, {"answers": {}})
+        both = {"answers": found["answers"] | record["answers"]}
+        return answers.add(key, {**record, "answers": _of(both, self.config["methods"])})
+
     def missing(self, record: Record | None) -> list[str]:
         """The methods without an answer in the record of a prompt."""
         return [name for name in self.config["methods"] if record is None or name not in record["answers"]]
@@ -126,13 +132,10 @@ class EvaluationOutput(StageOutput):
     def _keep_answers(self, name: str, found: Evaluation, answers: RecordFile) -> int:
         count, same = 0, self.same_methods(found)
         for record in found.answers:
-            ours = answers.records.get(record["key"])
-            both = _of(record, same) | (ours["answers"] if ours is not None else {})
-            new = both.keys() & self.missing(ours)
-            if new:
+            missing = self.missing(answers.records.get(record["key"]))
+            if new := _of(record, [name for name in same if name in missing]):
                 count += 1
-                in_order = _of({"answers": both}, self.config["methods"])
-                answers.add(record["key"], {**record, "answers": in_order})
+                self.add(answers, record["key"], {**record, "answers": new})
         if count:
             directory = answers.path.parent
             machines = Machines(name, directory, read_machines(directory))

@@ -77,7 +77,7 @@ def stage_run(
         check_apart(run_dir, config.output_dir, "run_dir")
         output.check_outside(run_dir, "run_dir")
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
-        others = [path for path in output.unfinished_others() if not output.keeps_of(path)]
+        others = [path for path in output.unfinished_others() if not output.reuses(path)]
         if not output.is_resumed and others and output.earlier is None:
             more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
             print(

@@ -4,7 +4,7 @@ complete.
 A stage's identity is a digest of its configuration (without its names and output directory) and of its inputs.
 Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started again
 finds it and continues, another stage never takes it for its own. A stage may keep a part of what others left
-(``StageOutput.keeps_of``).
+(``StageOutput.reuses``).
 """
 
 import glob
@@ -81,7 +81,7 @@ class Stage:
         """Whether ``manifest`` describes this stage's output."""
         return manifest.identity == self.identity
 
-    def keeps_of(self, directory: Path) -> bool:
+    def reuses(self, directory: Path) -> bool:
         """Whether a part of what another stage has left in ``directory``, finished or not, holds for this one too."""
         return False
 
@@ -133,7 +133,7 @@ class StageOutput(Stage):
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
     ``output_dir``. With ``restart``, ``start`` deletes what this stage has left in the former, and ``replace`` what is
-    in the latter. A finished output of which this stage keeps something (``keeps_of``) becomes unfinished work, under
+    in the latter. A finished output of another stage that this one reuses (``reuses``) becomes unfinished work, under
     its own identity, when this stage finishes: its configuration finds it there. Raises UserError, naming ``key``, if
     ``output_dir`` holds something else, lies in an input or cannot be made.
     """
@@ -164,7 +164,7 @@ class StageOutput(Stage):
         self._replaces = restart and self.manifest is not None
         if self._replaces:
             self.manifest = None
-        if self.manifest is not None and not self.made(self.manifest) and self.keeps_of(output_dir):
+        if self.manifest is not None and not self.made(self.manifest) and self.reuses(output_dir):
             self.earlier, self.manifest = self.manifest, None
         if self.manifest is not None and not self.made(self.manifest):
             raise UserError(
