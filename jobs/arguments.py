@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -71,11 +70,6 @@ def benchmark_parser(
         description=description,
         allow_abbrev=allow_abbrev,
     )
-
-
-def num_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def benchmark_file(name: str) -> Path:

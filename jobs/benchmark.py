@@ -24,11 +24,11 @@ from jobs.arguments import (
     benchmark_parser,
     check_out,
     fields_of,
-    num_cores,
     numbers,
     quiet_transformers,
     run_benchmark,
 )
+from pasta.benchmark.machine import num_cores
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings, check_read
 from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import run_main

@@ -21,11 +21,11 @@ from jobs.arguments import (
     benchmark_parser,
     check_out,
     fields_of,
-    num_cores,
     numbers,
     quiet_transformers,
     run_benchmark,
 )
+from pasta.benchmark.machine import num_cores
 from pasta.benchmark.peers.settings import FORMATS, PARTS, SHIPPED, PeerSettings
 from serve.ray_start import ROOT
 

@@ -29,6 +29,11 @@ _INSTRUCTIONS = (
 )
 
 
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_machine(
     device: "torch.device | None" = None, formats: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def describe_machine(
             word for word in set(kernels.instructions().split()) if word.startswith(_INSTRUCTIONS)
         ),
         "kernels": kernels.ready(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
