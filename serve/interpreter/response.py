@@ -52,7 +52,7 @@ class DistributedResponse:
         self._attempt_numbers = itertools.count()
         self._begun = perf_counter()
         self._first_token_s: float | None = None
-        #: Of which kind the Decoder is that it has begun on: one of another kind would go on with other text.
+        #: The kind of the Decoder that it has begun on: one of another kind would go on with other text.
         self._kind: Kind | None = None
         self._counts = dict.fromkeys(COUNTERS, 0)
         #: What placement did with its threads, for its trace.

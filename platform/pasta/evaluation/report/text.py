@@ -331,8 +331,16 @@ def _often(count: int) -> str:
 
 
 def _left_out(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    header = ["method", "prompts", "skipped", "cut at a limit", "fallbacks", "invalid verdicts"]
-    header += ["in the speedup", "in the quality"]
+    header = [
+        "method",
+        "prompts",
+        "skipped",
+        "cut at a limit",
+        "fallbacks",
+        "invalid verdicts",
+        "in the speedup",
+        "in the quality",
+    ]
     rows = [
         [title_and_name(m), m.prompts, m.skipped, m.cut, m.fallbacks, m.invalid, m.compared, m.judged]
         for m in summary.methods.values()
