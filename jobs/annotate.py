@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
-from jobs.keys import teacher_keys
+from jobs.endpoints import teacher_keys
 from jobs.pool import run_shards
 from pasta.data.annotate.config import AnnotationSections, check_truth, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard

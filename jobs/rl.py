@@ -13,7 +13,7 @@ from functools import partial
 from jobs import rollouts
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, ray_cluster, takes_gpus
-from jobs.keys import judge_key
+from jobs.endpoints import judge_key
 from jobs.pool import Work, run_shards
 from jobs.training import RESTART, RESUMES, fit
 from pasta.data.prompts import Prompt

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
-from jobs.keys import judge_key
+from jobs.endpoints import judge_key
 from jobs.pool import Work, run_shards
 from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs, write_scores
 from pasta.config import config_fingerprint

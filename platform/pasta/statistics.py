@@ -15,24 +15,31 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _RESAMPLES = 2000
-#: Fewer pairs show no difference. Five that all differ to one side do so by chance in 2 of 2⁵ cases, more often than
-#: 95% intervals may err; six in 2 of 2⁶.
+#: Fewer pairs show no difference, nor do fewer that differ, however many are equal. Five that all differ to one side do
+#: so by chance in 2 of 2⁵ cases, more often than 95% intervals may err; six in 2 of 2⁶.
 LEAST_PAIRS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean of ``count`` values with the ends of its 95% bootstrap interval."""
+    """A mean of ``count`` values with the ends of its 95% bootstrap interval. ``differing`` of the values are not 0 or,
+    of ratios, not 1."""
 
     value: float
     low: float
     high: float
     count: int
+    differing: int
 
     @property
     def has_enough_pairs(self) -> bool:
         """Whether there are pairs enough for the interval to tell a difference from none."""
         return self.count >= LEAST_PAIRS
+
+    def excludes(self, none: float) -> bool:
+        """Whether the interval excludes no difference, and pairs enough differ to say so. ``none`` is 0 or, of ratios,
+        1."""
+        return self.differing >= LEAST_PAIRS and not self.low <= none <= self.high
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> dict[K, list[T]]:
@@ -61,7 +68,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 def bootstrap(values: Sequence[float]) -> Estimate:
     """The geometric mean of ``values`` with its percentile interval; the same values have the same interval."""
     low, high = _interval([math.log(value) for value in values])
-    return Estimate(geometric_mean(values), math.exp(low), math.exp(high), len(values))
+    differing = sum(value != 1 for value in values)
+    return Estimate(geometric_mean(values), math.exp(low), math.exp(high), len(values), differing)
 
 
 def bootstrap_mean(values: Sequence[float]) -> Estimate:
@@ -70,7 +78,7 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
     Given the differences of pairs, the interval is the paired one: a prompt is drawn with both of its values.
     """
     low, high = _interval(values)
-    return Estimate(statistics.fmean(values), low, high, len(values))
+    return Estimate(statistics.fmean(values), low, high, len(values), sum(value != 0 for value in values))
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -146,7 +146,7 @@ def test_a_single_value_has_no_interval():
 
 
 def test_the_table_shows_interval_target_and_verdict():
-    metric = Metric.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5), target=2.2, note="5 prompts")
+    metric = Metric.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5, 5), target=2.2, note="5 prompts")
     (_, _, row) = metrics_table([metric]).splitlines()
     assert row.split(" | ")[0].startswith("| speedup")
     assert [cell.strip() for cell in row.split("|")[2:6]] == [

@@ -131,9 +131,34 @@ def test_nobody_there_is_an_error_that_names_the_address():
 def test_a_silent_endpoint_is_given_up():
     with (
         endpoint_server(lambda *_: time.sleep(1.0)) as server,
-        pytest.raises(EndpointError, match=r"no answer within 0\.2 s, 1 tries"),
+        pytest.raises(EndpointError, match=r"no answer within 0\.2 s, asked once"),
     ):
         ask(Endpoint(section(server.url, timeout_s=0.2, retries=0), None))
+
+
+def why_silent(endpoint: Endpoint) -> str | None:
+    return asyncio.run(endpoint.why_silent())
+
+
+def test_an_endpoint_that_answers_a_trivial_question_is_not_silent():
+    with endpoint_server(lambda _, number: completion("yes")) as server:
+        assert why_silent(Endpoint(section(server.url), None)) is None
+    (sent,) = server.requests
+    assert sent["body"]["max_tokens"] == 16
+
+
+def test_whether_an_endpoint_answers_is_tried_once():
+    with endpoint_server(lambda _, number: (503, {"error": {"message": "loading"}})) as server:
+        assert why_silent(Endpoint(section(server.url), None)) == "HTTP 503: loading"
+    assert len(server.requests) == 1
+
+
+def test_an_endpoint_that_refuses_a_trivial_question_is_an_error():
+    with (
+        endpoint_server(lambda _, number: (404, {"error": {"message": "no such model"}})) as server,
+        pytest.raises(EndpointError, match=r"model 'judge' \(HTTP 404: no such model\)"),
+    ):
+        why_silent(Endpoint(section(server.url), None))
 
 
 def test_no_more_requests_are_under_way_than_allowed():

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from jobs import evaluate, pipeline
+from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.kept import EvaluationOutput
 from pasta.evaluation.results.evaluations import Evaluation
@@ -88,10 +89,11 @@ class Bench:
 
     @property
     def judged(self) -> list[str]:
-        """The judge of each question that came; forgotten once read."""
-        models = [request["body"]["model"] for request in self.judge.requests]
+        """The judge of each pair that came; forgotten once read. Whether it answers at all is asked without a system
+        message."""
+        bodies = [request["body"] for request in self.judge.requests]
         self.judge.requests.clear()
-        return models
+        return [body["model"] for body in bodies if body["messages"][0]["role"] == "system"]
 
     def forget(self) -> None:
         """Forget what was decoded and judged until now."""
@@ -437,3 +439,37 @@ def test_a_model_that_has_changed_since_answers_anew(tmp_path):
     assert (stage().same_methods(made), stage().is_same_judge(made)) == (["twin"], False)
     values["repeats"] = 1
     assert stage().same_methods(replace(made, config={**before.config, "repeats": 1})) == []
+
+
+def test_a_judge_that_refuses_a_trivial_question_is_told_before_anything_is_decoded(
+    bench, monkeypatch, capsys
+):
+    refuses = {"error": {"message": "The model `a` does not exist"}}
+    monkeypatch.setattr(bench.judge, "_answer", lambda *_: (404, refuses))
+    path = bench.config()
+    monkeypatch.setattr(sys, "argv", ["evaluate", "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        run_main(evaluate.main)
+    assert ended.value.code == 2
+    assert (
+        "refused the request for model 'a' (HTTP 404: The model `a` does not exist)"
+        in capsys.readouterr().err
+    )
+    assert bench.decoded == []
+
+
+def test_a_judge_that_does_not_answer_yet_is_told_while_answers_are_decoded(bench, monkeypatch, capsys):
+    server, begun = bench.judge, bench.run_shards
+    monkeypatch.setattr(server, "_answer", lambda *_: (503, {"error": {"message": "loading"}}))
+
+    def decode(*arguments):
+        begun(*arguments)
+        monkeypatch.setattr(server, "_answer", lambda *_: completion("A"))
+
+    monkeypatch.setattr(evaluate, "run_shards", decode)
+    bench.run()
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if "judge.teacher" in line]
+    where = f"kept: judge.teacher.endpoint.base_url {server.url}"
+    assert told == f"{where}: HTTP 503: loading; it must answer once the answers are decoded"
+    assert len(bench.decoded) == PROMPTS
+    assert bench.judged == ["a"] * 2 * PROMPTS

@@ -16,6 +16,7 @@ from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.stages.pipeline import PipelineConfig, instances
 from pasta.stages.stage import read_manifest, write_manifest
+from tests.support.endpoint import endpoint_server
 from tests.support.nodes import Nodes
 from tests.support.paths import ROOT
 from tests.support.service import command
@@ -282,6 +283,27 @@ def test_keys_of_teachers_and_methods_are_missed_before_the_first_stage_runs(
     }
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     assert said in refusal(path, capsys, monkeypatch)
+
+
+def test_a_judge_that_rounds_share_is_asked_once_whether_it_answers_before_the_first_stage_runs(
+    tmp_path, capsys, monkeypatch
+):
+    path = write_pipeline(tmp_path)
+    monkeypatch.setattr(pipeline, "run", lambda *_, **__: pytest.fail("stages were run"))
+    recipe = yaml.safe_load(path.read_text())
+    with endpoint_server(lambda *_: (401, {"error": {"message": "no key"}})) as server:
+        endpoint = {"base_url": server.url, "model": "j", "api_key_env": None}
+        recipe["round"]["score"]["set"]["judge"] = {"kind": "teacher", "teacher": {"endpoint": endpoint}}
+        path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+        assert f"round-1-score: endpoint {server.url}: refused a request without a key" in refusal(
+            path, capsys, monkeypatch
+        )
+        monkeypatch.setattr(server, "_answer", lambda *_: None)
+        monkeypatch.setattr(pipeline, "run", lambda *_, **__: 0)
+        assert pipeline.main() == 0
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if server.url in line]
+    assert told.endswith("; it must answer when this stage begins")
+    assert len(server.requests) == 2
 
 
 def test_with_storage_everything_below_runs_lies_there(monkeypatch):

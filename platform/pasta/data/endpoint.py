@@ -51,6 +51,10 @@ class EndpointError(UserError):
         self.status = status
 
 
+class _Failure(Exception):
+    """A request failed as another try may not: why, and the seconds that the endpoint asks to wait, if it does."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointSection:
     """The ``endpoint`` section of a configuration.
@@ -168,41 +172,62 @@ class Endpoint:
         **options: Any,
     ) -> Reply:
         """One chat completion; ``options`` are the API's own. Raises EndpointError when it cannot be had."""
+        section = self.section
+        for attempt in range(section.retries + 1):
+            try:
+                return await self._try(messages, max_tokens=max_tokens, temperature=temperature, **options)
+            except _Failure as error:
+                failure, pause = error.args
+            if attempt < section.retries:
+                self.usage.retries += 1
+                await self._back_off(attempt, pause)
+        tries = f"{section.retries + 1} tries in a row" if section.retries else "asked once"
+        raise EndpointError(
+            f"endpoint {section.base_url}: {failure}, {tries}; what is finished is kept: the same command, without "
+            "--restart if it has that, goes on from there"
+        )
+
+    async def why_silent(self, *, temperature: float = 0.0) -> str | None:
+        """Ask a trivial question once. Returns why there is no answer now, None if there is one.
+
+        Raises EndpointError if the endpoint refuses its key, its model or the question: later tries end alike.
+        """
+        try:
+            await self._try(_PROBE, max_tokens=_PROBE_TOKENS, temperature=temperature)
+        except _Failure as error:
+            return str(error.args[0])
+        return None
+
+    async def _try(
+        self, messages: Sequence[Mapping[str, str]], *, max_tokens: int, temperature: float, **options: Any
+    ) -> Reply:
+        """One request. Raises _Failure if another try may end otherwise, else EndpointError."""
         import openai
 
         section = self.section
         expected_tokens = sum(len(m["content"]) for m in messages) / _CHARS_A_TOKEN + max_tokens
-        for attempt in range(section.retries + 1):
-            await self._take_turn(expected_tokens)
-            try:
-                async with self._running:
-                    completion = await self._client.chat.completions.create(
-                        model=section.model,
-                        messages=list(messages),
-                        temperature=temperature,
-                        extra_body=section.extra_body or None,
-                        **{section.max_tokens_key: max_tokens},
-                        **options,
-                    )
-                reply = self._counted(_reply(completion))
-                if taken := reply.prompt_tokens + reply.completion_tokens:  # not every server counts
-                    self._tokens.give_back(expected_tokens - taken)
-                return reply
-            except openai.APIStatusError as error:
-                failure = self._status_failure(error)
-                pause = retry_after_s(error.response.headers)
-            except openai.APITimeoutError:
-                failure, pause = f"no answer within {section.timeout_s:g} s", None
-            except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-                # The client accepts most JSON as an answer: reading it shows whether it is a chat completion.
-                failure, pause = self._reason(error), None
-            if attempt < section.retries:
-                self.usage.retries += 1
-                await self._back_off(attempt, pause)
-        raise EndpointError(
-            f"endpoint {section.base_url}: {failure}, {section.retries + 1} tries in a row; what is finished is "
-            "kept: the same command, without --restart if it has that, goes on from there"
-        )
+        await self._take_turn(expected_tokens)
+        try:
+            async with self._running:
+                completion = await self._client.chat.completions.create(
+                    model=section.model,
+                    messages=list(messages),
+                    temperature=temperature,
+                    extra_body=section.extra_body or None,
+                    **{section.max_tokens_key: max_tokens},
+                    **options,
+                )
+            reply = self._counted(_reply(completion))
+        except openai.APIStatusError as error:
+            raise _Failure(self._status_failure(error), retry_after_s(error.response.headers)) from error
+        except openai.APITimeoutError as error:
+            raise _Failure(f"no answer within {section.timeout_s:g} s", None) from error
+        except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
+            # The client accepts most JSON as an answer: reading it shows whether it is a chat completion.
+            raise _Failure(self._reason(error), None) from error
+        if taken := reply.prompt_tokens + reply.completion_tokens:  # not every server counts
+            self._tokens.give_back(expected_tokens - taken)
+        return reply
 
     async def blame_request(self, error: EndpointError, *, temperature: float = 0.0) -> Reply:
         """Find out whether a request that failed was itself at fault: the endpoint then answers a trivial question.

@@ -29,8 +29,15 @@ def test_one_line_is_no_comparison(summary: Summary) -> None:
 
 def test_every_line_is_shown_with_its_gain_over_the_one_before(summary: Summary) -> None:
     first = summary.areas[0]
-    gain = Estimate(0.12, 0.05, 0.19, first.prompts)
-    second = Area("round 2", ("x",), first.prompts, Estimate(0.5, 0.4, 0.6, first.prompts), "round 1", gain)
+    gain = Estimate(0.12, 0.05, 0.19, first.prompts, first.prompts)
+    second = Area(
+        "round 2",
+        ("x",),
+        first.prompts,
+        Estimate(0.5, 0.4, 0.6, first.prompts, first.prompts),
+        "round 1",
+        gain,
+    )
     sections = areas_section(replace(summary, areas=(first, second)))
     expected = ["round 2", "1", "0.500 (0.400–0.600)", "+0.120 (+0.050 to +0.190) over round 1"]
     assert rows(sections)[-1] == expected
@@ -39,7 +46,7 @@ def test_every_line_is_shown_with_its_gain_over_the_one_before(summary: Summary)
 
 def test_marks_are_shown_where_there_is_truth(summary: Summary) -> None:
     assert all(method.marks is not None for method in summary.candidates)
-    estimate = Estimate(0.25, 0.125, 0.5, 8)
+    estimate = Estimate(0.25, 0.125, 0.5, 8, 8)
     marked = replace(summary.methods["pasta-1"], marks=Marks(estimate, None, None))
     known = replace(summary, methods={"twin": summary.methods["twin"], "pasta-1": marked})
     assert rows(marks_section(known))[-1] == ["round 1 λ=1", "0.250 (0.125–0.500)", "–", "–"]

@@ -45,7 +45,7 @@ def test_a_few_prompts_show_no_difference_though_all_differ_to_one_side():
     text = found({"twin": [(2.0, 0.5)] * 2, "pasta": [(1.0, 0.75)] * 2})
     assert "difference in quality +0.250, of too few prompts to be told from none." in text
     assert "dominated by *pasta*†" in text
-    assert "or these are fewer than 6" in text
+    assert "or fewer than 6 of them differ" in text
 
 
 def test_a_clear_dominance_has_no_mark():

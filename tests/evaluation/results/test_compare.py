@@ -114,6 +114,13 @@ def test_a_few_prompts_that_all_changed_to_one_side_may_have_by_chance(write, co
     assert ("too few prompts" in row) is (said is None)
 
 
+@pytest.mark.parametrize(("worse", "said"), [(5, False), (6, True)])
+def test_a_few_of_many_prompts_that_changed_to_one_side_may_have_by_chance(write, worse, said):
+    a = write("a", records(40), qualities(*[1.0] * 40))
+    b = write("b", records(40), qualities(*[0.5] * worse, *[1.0] * (40 - worse)))
+    assert change(compared(a, b), "quality").is_change is said
+
+
 def test_an_evaluation_against_itself_changed_in_nothing(write):
     a = write("a", records(6, family="planets"), qualities(*[0.5, 0.7, 1.0] * 2))
     found = compared(a, a)

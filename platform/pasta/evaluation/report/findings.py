@@ -79,8 +79,7 @@ def _told(method: MethodSummary) -> str:
         return "0"
     if not difference.has_enough_pairs:
         return f"{signed(difference)}, of too few prompts to be told from none"
-    sure = difference.low > 0 or difference.high < 0
-    return f"{signed(difference)}{'' if sure else ', which cannot be told from none'}"
+    return f"{signed(difference)}{'' if difference.excludes(0.0) else ', which cannot be told from none'}"
 
 
 def _front(summary: Summary) -> list[str]:
@@ -106,7 +105,7 @@ def _dominated(summary: Summary) -> list[str]:
     if any(not entry.is_clear for entry in summary.dominations):
         out.append(
             f"{_UNCLEAR}: in the means only. On the prompts that both have, the 95% intervals do not exclude that it "
-            f"is slower, worse or the same, or these are fewer than {LEAST_PAIRS}."
+            f"is slower, worse or the same, or fewer than {LEAST_PAIRS} of them differ."
         )
     return out
 

@@ -93,8 +93,8 @@ def score_measure(weight: float, speed: "Speed" = "speedup") -> Measure:
 class Change:
     """A measure over ``count`` pairs: means ``a`` and ``b``, and ``change``, which is b − a or b ÷ a by ``kind``.
 
-    ``is_change`` says whether the interval excludes no change: None of too few pairs to tell (fewer than six). A single
-    pair has no interval.
+    ``is_change`` says whether the interval excludes no change and six pairs or more differ: None of fewer pairs than
+    six. A single pair has no interval.
     """
 
     name: str
@@ -292,7 +292,7 @@ def _change(measure: Measure, values: Sequence[tuple[float, float]]) -> Change:
         change=estimate.value,
         low=estimate.low if known else None,
         high=estimate.high if known else None,
-        is_change=not estimate.low <= none <= estimate.high if estimate.has_enough_pairs else None,
+        is_change=estimate.excludes(none) if estimate.has_enough_pairs else None,
     )
 
 

@@ -96,4 +96,4 @@ def _estimate(values: "npt.NDArray[np.float64]", count: int) -> Estimate:
     import numpy as np
 
     low, high = np.quantile(values[1:], [0.025, 0.975])
-    return Estimate(float(values[0]), float(low), float(high), count)
+    return Estimate(float(values[0]), float(low), float(high), count, count)

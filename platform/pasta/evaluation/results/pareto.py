@@ -38,7 +38,7 @@ class Domination:
     @property
     def is_clear(self) -> bool:
         """Whether both whole intervals say that it dominates."""
-        more = _low(self.speed_ratio) > 1.0 + _EQUAL or _low(self.quality_difference) > _EQUAL
+        more = _is_above(self.speed_ratio, 1.0) or _is_above(self.quality_difference, 0.0)
         return self.is_no_slower and self.is_no_worse and more
 
 
@@ -137,3 +137,7 @@ def _sign(value: float) -> int:
 def _low(estimate: Estimate | None) -> float:
     """The low end of an interval; without one, or of too few prompts, nothing is excluded."""
     return estimate.low if estimate is not None and estimate.has_enough_pairs else float("-inf")
+
+
+def _is_above(estimate: Estimate | None, none: float) -> bool:
+    return _low(estimate) > none + _EQUAL and estimate is not None and estimate.excludes(none)

@@ -1,13 +1,18 @@
-"""Keys of endpoints: from the environment and into no file."""
+"""Endpoints that jobs ask: their keys, from the environment and into no file, and whether a judge answers."""
 
+import asyncio
 import os
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pasta.data.annotate.teacher import NO_KEYS, Keys, TeacherSection
-from pasta.data.endpoint import EndpointSection
+from pasta.data.endpoint import Endpoint, EndpointSection
 from pasta.errors import UserError
 from pasta.evaluation.config import MethodSection
 from pasta.judges.config import JudgeSection
+
+_LONGEST_WAIT_S = 30.0
 
 
 def read_key(endpoint: EndpointSection, where: str) -> str | None:
@@ -54,3 +59,25 @@ def method_keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
         for name, section in methods.items()
         if section.endpoint is not None
     }
+
+
+def try_judge(judge: JudgeSection | None, key: str | None, name: str, needed: str) -> None:
+    """Ask a judge's endpoint a trivial question, once, hours before it is ``needed``.
+
+    Prints a line that begins with ``name`` if there is no answer: it may be started until then. Raises EndpointError if
+    the endpoint refuses the key, the model or the question.
+    """
+    if judge is None or judge.teacher is None:
+        return
+    section, temperature = judge.teacher.endpoint, judge.teacher.temperature
+
+    async def ask() -> str | None:
+        endpoint = Endpoint(replace(section, timeout_s=min(section.timeout_s, _LONGEST_WAIT_S)), key)
+        try:
+            return await endpoint.why_silent(temperature=temperature)
+        finally:
+            await endpoint.close()
+
+    if reason := asyncio.run(ask()):
+        where = f"judge.teacher.endpoint.base_url {section.base_url}"
+        print(f"{name}: {where}: {reason}; it must answer {needed}", file=sys.stderr, flush=True)
