@@ -29,6 +29,7 @@ from pasta.engine.snapshots import model_directory
 from pasta.engine.structure import Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
+from pasta.lang import has_chat_template
 from pasta.placement import POLICIES, Home
 from serve import priority
 from serve.calls.replicas import ReplicaLost
@@ -83,6 +84,10 @@ class Decoder:
                     ranks=ranks,
                 )
                 logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
+                if not has_chat_template(loaded.tokenizer):
+                    logger.warning(
+                        "model %s has no chat template: /v1/chat/completions refuses its requests", name
+                    )
                 if (directory := model_directory(model.location)) is not None:
                     self._weights[name] = weights_fingerprint(directory)
                 engine = Engine(loaded, EngineConfig.of(config.engine))

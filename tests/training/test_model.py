@@ -54,6 +54,16 @@ def saved_model(directory: Path, spare: int = 0, **changes: object) -> Path:
     return directory
 
 
+def test_a_model_without_a_chat_template_needs_another_s_tokenizer(tmp_path: Path) -> None:
+    base, instruct = (str(saved_model(tmp_path / name)) for name in ("base", "instruct"))
+    (tmp_path / "base" / "chat_template.jinja").unlink()
+    with pytest.raises(
+        UserError, match=r"model.init_from: .*/base: its tokenizer has no chat template; .* model.tok"
+    ):
+        make_tokenizer(ModelSection(init_from=base))
+    assert make_tokenizer(ModelSection(init_from=base, tokenizer=instruct)).chat_template
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tied: bool) -> None:
     path = saved_model(tmp_path / "model", tie_word_embeddings=tied)

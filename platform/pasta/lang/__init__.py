@@ -8,7 +8,7 @@ from pasta.lang.plain import annotated_ids, plain_ids
 from pasta.lang.printer import to_text
 from pasta.lang.prompts import check_start, encode_messages, encode_start, turn_tail
 from pasta.lang.stream import TextStream
-from pasta.lang.tokenizer import CodecError, add_control_tokens
+from pasta.lang.tokenizer import CodecError, add_control_tokens, has_chat_template
 
 __all__ = [
     "CONTROL_TOKENS",
@@ -28,6 +28,7 @@ __all__ = [
     "check_start",
     "encode_messages",
     "encode_start",
+    "has_chat_template",
     "parse",
     "plain_ids",
     "render",

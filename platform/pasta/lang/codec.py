@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
-from pasta.errors import first_line
 from pasta.lang.contents import align, pieces_of, ways
 from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
@@ -34,6 +33,7 @@ from pasta.lang.tokenizer import (
     anywhere,
     control_ids,
     num_ids,
+    render_chat,
     special_ids,
     stored_scheme,
     token_ids,
@@ -213,11 +213,11 @@ class Codec:
         text: nothing that a user sends can become a special token. Raises :class:`CodecError` if the
         tokenizer has no chat template or the template rejects the messages.
         """
-        text = self._render_template(messages, options)
+        text = render_chat(self._tokenizer, messages, options)
         for same, marked, contents in ways(messages):
-            if same is not messages and self._render_template(same, options) != text:
+            if same is not messages and render_chat(self._tokenizer, same, options) != text:
                 continue
-            pieces = pieces_of(self._render_template(marked, options), marked, contents)
+            pieces = pieces_of(render_chat(self._tokenizer, marked, options), marked, contents)
             if (parts := align(text, pieces, contents)) is not None:
                 break
         else:
@@ -383,17 +383,6 @@ class Codec:
             return None
         ids = token_ids(self._tokenizer, text.partition(mark)[2].lstrip())
         return ids[0] if ids and ids[0] in self.special_ids else None
-
-    def _render_template(
-        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, int] | None = None
-    ) -> str:
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **(options or {})
-            )
-        except Exception as error:  # Jinja's errors and a missing template: faults of the model directory
-            raise CodecError(f"chat template: {first_line(error)}") from error
-        return text
 
 
 def _tail(tokens: int) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pasta.errors import UserError, first_line
@@ -49,6 +49,27 @@ def token_ids(tokenizer: Tokenizer, text: str, *, specials: bool = True, begin: 
             raise
         except Exception as error:  # the Rust library raises a bare Exception
             raise CodecError(f"tokenizer: it cannot encode {text[:20]!r} ({first_line(error)})") from None
+
+
+def has_chat_template(tokenizer: Any) -> bool:
+    """Whether a tokenizer can write conversations. Models that were only pretrained often have no chat template."""
+    return bool(getattr(tokenizer, "chat_template", True))
+
+
+def render_chat(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], options: Mapping[str, int] | None = None
+) -> str:
+    """The text of a conversation, ready for the assistant's answer, with variables of the chat template as ``options``.
+    Raises CodecError if there is no template, or it rejects the messages."""
+    if not has_chat_template(tokenizer):
+        raise CodecError("this model has no chat template: it takes plain prompts and no messages")
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **(options or {})
+        )
+    except Exception as error:  # Jinja's errors: faults of the model directory
+        raise CodecError(f"chat template: {first_line(error)}") from error
+    return text
 
 
 def add_control_tokens(tokenizer: Any) -> int:

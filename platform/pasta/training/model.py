@@ -24,7 +24,7 @@ from pasta.data.tokenizers import check_source, read_config, read_tokenizer
 from pasta.engine.families import check_architecture, pretrained_config, text_part
 from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError, first_line, one_line
-from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens, has_chat_template
 from pasta.lang.positions import Scheme
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rows import read_json
@@ -43,6 +43,11 @@ def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
         key = "model.tokenizer" if section.tokenizer else "model.init_from"
         check_source(key, source)
         tokenizer = read_tokenizer(key, source)
+        if not has_chat_template(tokenizer):
+            raise UserError(
+                f"{key}: {source}: its tokenizer has no chat template; expected one, as that of an instruct model with "
+                "the same vocabulary: name that model as model.tokenizer"
+            )
     add_control_tokens(tokenizer)
     try:
         store_scheme(tokenizer, section.positions or inherited_scheme(section, tokenizer))

@@ -229,6 +229,20 @@ def test_a_variable_that_the_chat_template_lacks_is_refused(encoder):
         )
 
 
+def test_a_model_without_a_chat_template_takes_plain_prompts_alone(tmp_path):
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").unlink()
+    config = ServeConfig(
+        models={"tiny": {"path": str(model), "device": "cpu"}}, engine={"num_slots": 2, "slot_tokens": 512}
+    )
+    own = RequestEncoder(config.models["tiny"], config)
+    with pytest.raises(RequestRefused) as caught:
+        own.decode_orders(order())
+    told = "messages: this model has no chat template: it takes plain prompts and no messages."
+    assert (caught.value.refused.message, caught.value.refused.param) == (told, "messages")
+    assert own.decode_orders(order(prompts=["Hello"]))[0].prompt_ids
+
+
 def test_a_service_may_take_shorter_prompts_than_the_model(config):
     config = config.model_copy(update={"limits": LimitSettings(max_prompt_tokens=20)})
     with pytest.raises(
