@@ -34,7 +34,7 @@ from pasta.stages.lock import sole_writer
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
 from pasta.stages.records import write_json
 from pasta.stages.run import OnDisk, check_run_dir
-from pasta.stages.stage import Manifest, read_manifest
+from pasta.stages.stage import Manifest, output_of, read_manifest, unfinished_work
 
 #: The file in a pipeline's directory that names the stages to be made again.
 DUE = ".due.json"
@@ -322,11 +322,20 @@ def _step(
 
 
 def _place(config: PipelineConfig, name: str, stage: StageOnDisk) -> Path:
-    """The directory of the stage's output: where it is, where there is one that it reuses, or a new one."""
+    """The directory of the stage's output: where it is, where there is one that it reuses, finished or begun, or a new
+    one."""
     finished = sorted(_finished(config, name), key=lambda each: each[1].finished, reverse=True)
-    made = [place for place, manifest in finished if stage.made(manifest)]
-    kept = (place for place, _ in finished if stage.reuses(place))
-    return made[0] if made else next(kept, config.output_dir / f"{name}-{stage.identity[:8]}")
+    for place, manifest in finished:
+        if stage.made(manifest):
+            return place
+    own = config.output_dir / f"{name}-{stage.identity[:8]}"
+    # What was begun of this very stage goes first.
+    begun = sorted(
+        unfinished_work(config.output_dir, f"{name}-????????"),
+        key=lambda left: stage.identity not in left.name,
+    )
+    left = [*((place, place) for place, _ in finished), *((output_of(work), work) for work in begun)]
+    return next((place for place, work in left if stage.reuses(work)), own)
 
 
 def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:

@@ -396,7 +396,9 @@ def test_a_run_that_is_killed_while_it_sets_the_finished_one_aside_loses_neither
     assert read_manifest(bench.out).identity == first.identity
 
 
-def test_a_pipeline_s_evaluation_keeps_its_answers_too(bench, monkeypatch, capsys):
+@pytest.fixture
+def run_pipeline(bench, monkeypatch):
+    """Runs a pipeline of one evaluation, with the judge of that name."""
     recipe = {"name": "recipe", "output_dir": str(bench.folder / "out"), "tracking": "disabled"}
     path = bench.folder / "pipeline.yaml"
 
@@ -406,6 +408,26 @@ def test_a_pipeline_s_evaluation_keeps_its_answers_too(bench, monkeypatch, capsy
         monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path)])
         assert pipeline.main() == 0
 
+    return run
+
+
+def test_a_pipeline_s_evaluation_that_was_cut_keeps_its_answers_for_another_judge(
+    bench, run_pipeline, capsys
+):
+    bench.cut_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline("a")
+    bench.forget()
+    bench.cut_after = PROMPTS
+    run_pipeline("b")
+    assert (len(bench.decoded), bench.judged) == (1, ["b"] * 2 * PROMPTS)
+    run_pipeline("a")
+    assert (bench.decoded, bench.judged) == ([], ["a"] * 2 * PROMPTS)
+    assert len(list((bench.folder / "out").glob("measure-*"))) == 1
+
+
+def test_a_pipeline_s_evaluation_keeps_its_answers_too(bench, run_pipeline, capsys):
+    run = run_pipeline
     run("a")
     assert (len(bench.decoded), len(bench.judged)) == (PROMPTS, 2 * PROMPTS)
     run("b")

@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 _NOT_CONTENT = ("name", "output_dir", "run_dir", "checkpoints", "tracking")
 # These follow from other keys and from files: a user knows those, and no digest.
 _DIGESTS = frozenset({"prompt_ids"})
+_IDENTITY = 16  # hexadecimal digits
 # A file above this size is identified by size and time: to hash a 16 GB model at every start would take a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
@@ -64,7 +65,7 @@ class Stage:
         """The identity that this stage would have with another ``config``, which has no names and directories."""
         read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
         text = f"{self.stage} {config_fingerprint(config)} {read}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY]
 
     def check_outside(self, path: Path, key: str) -> None:
         """Raise UserError, naming ``key``, for a ``path`` within an input that is known by all files in it: what this
@@ -205,9 +206,8 @@ class StageOutput(Stage):
 
     def unfinished_others(self) -> list[Path]:
         """The directories of unfinished work for ``output_dir`` with another configuration or other inputs."""
-        named = f".{glob.escape(self.output_dir.name)}.{'[0-9a-f]' * len(self.identity)}.partial"
-        found = sorted(self.output_dir.parent.glob(named))
-        return [path for path in found if path != self.work_dir and any(path.iterdir())]
+        found = unfinished_work(self.output_dir.parent, glob.escape(self.output_dir.name))
+        return [path for path in found if path != self.work_dir]
 
     def start(self) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
@@ -247,6 +247,17 @@ class StageOutput(Stage):
             self.work_dir.rename(self.output_dir)
         self.manifest = manifest
         return manifest
+
+
+def unfinished_work(directory: Path, pattern: str) -> list[Path]:
+    """The directories of unfinished work for outputs in ``directory`` whose names match ``pattern`` (glob's)."""
+    found = sorted(directory.glob(f".{pattern}.{'[0-9a-f]' * _IDENTITY}.partial"))
+    return [path for path in found if any(path.iterdir())]
+
+
+def output_of(work_dir: Path) -> Path:
+    """The output directory that unfinished work is for."""
+    return work_dir.with_name(work_dir.name.removeprefix(".").rsplit(".", 2)[0])
 
 
 def changed_key(ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]) -> str:
