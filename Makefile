@@ -36,6 +36,7 @@ help: ## list the targets
 
 $(STAMP): requirements.lock pyproject.toml $(wildcard platform/pasta/engine/cpp/*)
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH; install Python 3.11 or say make PYTHON=…" >&2; exit 2; }
+	@case "$(CURDIR)" in *" "*) echo "error: $(CURDIR): Ray cannot start workers from a path with a space; move the project" >&2; exit 2;; esac
 	$(PYTHON) -m venv $(VENV)
 	# torch first and alone: what is installed satisfies the lock, so a build of your choice stays in place.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(TORCH)

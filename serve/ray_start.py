@@ -6,8 +6,10 @@ It uses a private API, written against ray 2.60.0; tests/serve/test_ray_start.py
 
 import errno
 import os
+import re
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +28,21 @@ GPUS_AS_RESERVED = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
 #: those of Ray Serve's direct ingress (30000 to 31000).
 FREE_PORTS = range(20000, 30000)
 _taken_ports: set[int] = set()
+#: Ray's raylet puts the path of Python into a command of bash as it is, and waits for ever for the workers.
+_SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """Call ``ray.init(**options)`` and return Ray's context; if Ray timed out, call ``on_retry`` and try once more.
 
     Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises. Raises
-    ``UserError`` if Ray timed out twice.
+    ``UserError`` if Ray timed out twice, or could start no workers by the path of this Python.
     """
+    if options.get("address") in (None, "local") and (wrong := _SPLIT_BY_BASH.search(sys.executable)):
+        raise UserError(
+            f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project, with its "
+            ".venv made anew, to one without"
+        )
     with deferred_interrupt():
         import ray
 

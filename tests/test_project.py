@@ -285,6 +285,18 @@ def test_make_lock_writes_every_pin_of_the_project(tmp_path):
     assert not {"pip", "pasta-platform"} & set(made)
 
 
+def test_nothing_is_installed_where_the_path_has_a_space(tmp_path):
+    place = tmp_path / "my projects"
+    place.mkdir()
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, place)
+    command = ["make", "demo", f"PYTHON={sys.executable}"]
+    found = subprocess.run(command, cwd=place, check=False, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"error: {place}: Ray cannot start workers from a path with a space; move")
+    assert not (place / ".venv").exists()
+
+
 def test_all_configuration_is_yaml_that_can_be_read():
     from pasta.config import read_yaml
 

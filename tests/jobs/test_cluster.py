@@ -40,6 +40,19 @@ def starts(monkeypatch):
     return use
 
 
+@pytest.mark.parametrize("folder", ["my projects", "it's", "a(b)", "a&b"])
+def test_a_path_by_which_ray_cannot_start_workers_is_refused(starts, monkeypatch, folder):
+    init = starts()
+    monkeypatch.setattr("sys.executable", f"/home/{folder}/.venv/bin/python")
+    with pytest.raises(UserError, match=r"bin/python: Ray cannot start workers by a path with .* in it; move"):
+        start_ray(lambda: None, address="local")
+    assert not init.calls
+    start_ray(lambda: None, address="10.0.0.1:6379")  # whose workers have a Python of their own
+    monkeypatch.setattr("sys.executable", "/home/José/pasta~2/[new]/.venv/bin/python")
+    start_ray(lambda: None, address="local")
+    assert len(init.calls) == 2
+
+
 def test_ray_that_was_too_slow_is_started_once_more(starts):
     init, retries = starts(TOO_SLOW), []
     start_ray(lambda: retries.append("once"), num_cpus=2)
