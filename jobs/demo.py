@@ -82,7 +82,7 @@ def main() -> int:
     comparisons = []
     with (
         running(config, quiet=True, progress=progress) as service,
-        httpx.Client(base_url=service.url, timeout=TIMEOUT_S) as http,
+        httpx.Client(base_url=service.url, timeout=TIMEOUT_S, trust_env=False) as http,
     ):
         progress(f"ready at {service.url}/v1, an OpenAI-compatible API")
         for task in chosen_prompts():

@@ -6,8 +6,8 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
 - ``handle.options(_by_reference=False)``: send calls over gRPC.
 - ``RequestRouter._choose_replica_for_request`` and ``_deployment_id``, with ``session_id`` as the pin: call one
   particular replica.
-- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, and those of serve/ingress.py, which Ray Serve reads
-  when a process starts; the constants that it makes of two of them (``started_proxy``).
+- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, and those of serve/ingress.py, which Ray Serve (of one
+  gRPC) reads when a process starts; the constants that it makes of two of them (``started_proxy``).
 - ``SERVE_CONTROLLER_NAME`` and ``SERVE_NAMESPACE``: find the controller before it answers.
 - The closure of the ``send`` that a replica gives to an ASGI application, with its ``MessageQueue``: see how many
   messages wait for the proxy.
@@ -40,6 +40,8 @@ from serve.config import Proxy
 #: The longest message between processes, in bytes: gRPC's own bound, not its 4 MiB default. A whole answer is one
 #: message; admission bounds it.
 _MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
+#: Calls within the service take no way through a proxy of the web that http_proxy names, as gRPC's would.
+_DIRECT = {"grpc_proxy": ""}
 #: Middleware for whoever listens to clients: Ray Serve's proxy, or a Gateway's replica where that proxy does not.
 _MIDDLEWARE = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares"}
 #: For Ray Serve's proxy: forward events over gRPC in one event loop, which costs the proxy half as much an event, and
@@ -51,9 +53,10 @@ PROXY_ENV = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     **_MIDDLEWARE,
     **_MESSAGES,
+    **_DIRECT,
 }
 #: For every replica: run our code on the replica's own event loop. Handing items to another thread doubles their cost.
-REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MIDDLEWARE, **_MESSAGES}
+REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MIDDLEWARE, **_MESSAGES, **_DIRECT}
 
 _PIN = "pin:"
 #: A router remembers at most so many replicas that Serve has removed from its routing.

@@ -63,7 +63,9 @@ def test_a_model_that_pasta_has_not_trained_is_served_in_one_line_over_https(tmp
     model, tls = save_plain_model(tmp_path / "plain-model"), certificate(tmp_path)
     trusted = httpx.Client(verify=ssl.create_default_context(cafile=tls[1]))
     options = ["--port", 0, "--api-key", "secret", *tls]
-    with command("-m", "serve", model, *options, log=tmp_path / "log") as run, trusted:
+    # As in many companies: a way to the web, which nothing within the service may take.
+    web = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    with command("-m", "serve", model, *options, log=tmp_path / "log", **web) as run, trusted:
         url = run.wait_for(r"^serving plain-model at (https://127\.0\.0\.1:\d+/v1)")[1]
         assert "it is served sequentially" in run.output
         with openai.OpenAI(base_url=url, api_key="secret", max_retries=0, http_client=trusted) as client:

@@ -44,7 +44,9 @@ def starts(monkeypatch):
 def test_a_path_by_which_ray_cannot_start_workers_is_refused(starts, monkeypatch, folder):
     init = starts()
     monkeypatch.setattr("sys.executable", f"/home/{folder}/.venv/bin/python")
-    with pytest.raises(UserError, match=r"bin/python: Ray cannot start workers by a path with .* in it; move"):
+    with pytest.raises(
+        UserError, match=r"bin/python: Ray cannot start workers by a path with .* in it; move"
+    ):
         start_ray(lambda: None, address="local")
     assert not init.calls
     start_ray(lambda: None, address="10.0.0.1:6379")  # whose workers have a Python of their own
