@@ -20,6 +20,7 @@ from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
 from pasta.errors import CutShort, first_line
 from pasta.files import full_disk_told
 from pasta.stages.lock import sole_writer
+from pasta.stages.run import starts_anew
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
@@ -55,6 +56,8 @@ def fit(
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
     with sole_writer(config.output_dir), sole_writer(stage.run_dir, "run_dir"):
+        if not stage.is_resumed and (others := stage.unfinished_others()):
+            print(f"{config.name}: {starts_anew(others)}", flush=True)
         stage.start(data_dir)
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")

@@ -23,7 +23,7 @@ from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.heads import HeadsStage
-from pasta.training.run import RunContext
+from pasta.training.run import RunContext, TrainingStage
 from pasta.training.sft import train
 from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
@@ -250,6 +250,39 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
         sft.run(config)
     sft.run(config, restart=True)
     sft.run(config)
+
+
+def test_a_run_that_begins_anew_names_once_what_was_cut_with_another_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Checkpoints of days stayed somewhere, and nothing said that a key had to be changed back."""
+    left: list[str] = []
+
+    def work(job: training.Train, config: SftConfig, stage: TrainingStage, *_: Any) -> None:
+        for name in left:
+            (stage.run_dir / name).mkdir(parents=True)
+
+    def run(rate: float) -> str:
+        values = sft_dict(tmp_path)
+        values["optimisation"]["learning_rate"] = rate
+        config = parse_config(values, SftConfig, "tiny.yaml")
+        sft.run(config)
+        said = capsys.readouterr().out
+        return said.replace(str(sft.stage(config).run_dir.parent), "RUNS")
+
+    monkeypatch.setattr(training, "_fit", work)
+    said = "tiny: starts from the beginning; unfinished work with another configuration or other inputs stays in RUNS/"
+    run(0.1)
+    left.append("checkpoints/checkpoint-5")
+    assert said not in run(0.2)  # the other had no checkpoint
+    left.append("final")
+    assert said + "tiny-" in run(0.3)
+    left.clear()
+    assert said not in run(0.3)  # it goes on
+    assert " more)" not in run(0.4)  # one of those before is finished
+    left.append("checkpoints/checkpoint-5")
+    run(0.5)
+    assert " (and 1 more)\n" in run(0.6)
 
 
 @pytest.mark.parametrize("heads", [False, True])

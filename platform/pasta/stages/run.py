@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +79,7 @@ def stage_run(
     with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
         others = [path for path in output.unfinished_others() if not output.reuses(path)]
         if not output.is_resumed and others and output.earlier is None:
-            more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
-            print(
-                f"{config.name}: starts from the beginning; unfinished work with another configuration or other "
-                f"inputs stays in {others[0]}{more}",
-                flush=True,
-            )
+            print(f"{config.name}: {starts_anew(others)}", flush=True)
         if output.restarts:
             forget_run(run_dir)
         work_dir = output.start()
@@ -95,6 +90,15 @@ def stage_run(
             yield StageRun(config, output, work_dir, tracker)
         finally:
             tracker.finish()
+
+
+def starts_anew(others: Sequence[Path]) -> str:
+    """A line for a run that finds nothing of its own to go on with, but ``others``: unfinished work."""
+    more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+    return (
+        "starts from the beginning; unfinished work with another configuration or other inputs stays in "
+        f"{others[0]}{more}"
+    )
 
 
 def check_apart(path: Path, output_dir: Path, key: str) -> None:

@@ -14,7 +14,7 @@ from pasta.rows import read_json
 from pasta.tracking import Tracker, start_tracker
 from pasta.training.callbacks import CheckpointReporter, ConfiguredSteps, EpochOrder, ProgressReporter
 from pasta.training.config import TrainingConfig
-from pasta.training.run import RunContext
+from pasta.training.run import FINAL, RunContext
 from pasta.training.save import save_trained
 
 T = TypeVar("T", bound=Trainer)
@@ -61,7 +61,7 @@ def run_trainer(
         "seconds": time.perf_counter() - started,
         **held_out_figures(trainer),
     }
-    staging = context.work_dir / "final"
+    staging = context.work_dir / FINAL
     trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
     if rank == 0:
         card = {

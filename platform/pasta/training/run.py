@@ -1,6 +1,7 @@
 """Shared by supervised and preference runs: a worker's context, and the arguments of its trainer."""
 
 import copy
+import glob
 import math
 import os
 import shutil
@@ -35,6 +36,11 @@ _GATHERS = "stage3_gather_16bit_weights_on_model_save"
 #: The input whose content a stage's identity need not tell, and the file in a run's directory that names the data made
 #: of it.
 _DATA, _BEGAN = "data.source", "data.txt"
+
+#: In a run's directory: the trainer's own checkpoints, and what it leaves after the last step.
+CHECKPOINTS, FINAL = "checkpoints", "final"
+#: Characters of a run's identity in the name of its directory.
+_IDENTITY_CHARS = 8
 
 Report = Callable[[dict[str, float], Path | None], None]
 
@@ -79,7 +85,8 @@ class TrainingStage(Stage):
             self.answers = content_digest(annotated_files(Path(inputs[_DATA])))
             self.inputs[_DATA]["answers"] = self.answers
         self.output_dir = config.output_dir
-        name = f"{config.name}-{self.identity[:8]}"
+        self._name = config.name
+        name = f"{config.name}-{self.identity[:_IDENTITY_CHARS]}"
         self.run_dir = (config.run_dir / name).absolute()
         self.checkpoints = config.checkpoints and f"{config.checkpoints.rstrip('/')}/{name}"
         if self.checkpoints is not None:
@@ -124,6 +131,17 @@ class TrainingStage(Stage):
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
         return not self._begins_anew and self.run_dir.is_dir()
+
+    def unfinished_others(self) -> list[Path]:
+        """The directories of runs of this name that were cut after a checkpoint, with another configuration or other
+        inputs."""
+        named = f"{glob.escape(self._name)}-{'[0-9a-f]' * _IDENTITY_CHARS}"
+        found = sorted(self.run_dir.parent.glob(named))
+        return [
+            path
+            for path in found
+            if path != self.run_dir and any(path.glob(f"{CHECKPOINTS}/*/")) and not (path / FINAL).is_dir()
+        ]
 
     def start(self, data_dir: Path) -> None:
         """Forget unfinished work if this run begins anew; else see to it that ``data_dir`` holds what it began with.
@@ -214,7 +232,7 @@ def trainer_arguments(
         compile_no_communication()
         import_no_compiler(deepspeed)
     return {
-        "output_dir": str(context.work_dir / "checkpoints"),
+        "output_dir": str(context.work_dir / CHECKPOINTS),
         "learning_rate": recipe.learning_rate,
         "lr_scheduler_type": "linear" if recipe.decay == "linear" else "constant_with_warmup",
         "warmup_steps": recipe.warmup_steps,
