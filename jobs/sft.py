@@ -83,6 +83,13 @@ def _describe(config: SftConfig, prepared: "Prepared") -> None:
         print(
             f"{config.name}: data.documents: {data.documents:,}, but {data.source} has {found:,}: all are taken"
         )
+    if prepared.num_other_lengths:
+        tokenizer = config.model.tokenizer or config.model.init_from
+        print(
+            f'{config.name}: data.source: the estimates (tokens="…") of {prepared.num_other_lengths:,} of '
+            f"{prepared.num_chunks:,} chunks are not their lengths by this model's tokenizer; annotate with "
+            f"data.tokenizer={tokenizer} to have them right"
+        )
     if prepared.num_eval_trained:
         print(
             f"{config.name}: data.eval_documents: {prepared.num_eval_trained} of {config.data.eval_documents} have a "

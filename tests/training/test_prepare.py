@@ -134,6 +134,23 @@ def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> Non
     assert (first.num_eval_trained, second.num_eval_trained) == (0, 3)
 
 
+def test_estimates_that_were_counted_with_another_tokenizer_are_counted(tmp_path: Path) -> None:
+    """A model learns to guess its chunks' lengths from them."""
+    config = sft_config(tmp_path)
+    text = "un mot. " * 3  # 24 bytes
+    chunks = [f'<promise topic="a" tokens="{tokens}"/><async>{text}</async>' for tokens in (30, 10)]
+    nested = f'<promise topic="b" tokens="90"/><async>{chunks[1]}</async>'
+    rows = [
+        {"messages": [{"role": "user", "content": f"Q{number}"}], "annotated": answer}
+        for number, answer in enumerate([*chunks, nested, "plain", *chunks[:1] * 4])
+    ]
+    Path(config.data.source).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = prepare(config, tmp_path / "data")
+    assert (found.num_other_lengths, found.num_chunks) == (3, 8)
+    sequential = replace(config.data, mode="sequential")
+    assert prepare(replace(config, data=sequential), tmp_path / "data").num_chunks == 0
+
+
 def test_a_held_out_answer_that_has_no_tokens_is_numbered_as_in_the_file(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     answer = '<promise topic="a" tokens="3000"/><async>b</async>'

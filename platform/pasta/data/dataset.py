@@ -29,7 +29,8 @@ from pasta.data.sections import DataSection
 from pasta.errors import UserError
 from pasta.files import ANNOTATED, annotated_files, writing
 from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, parse
+from pasta.lang import Chunk, Codec, CodecError, Document, parse
+from pasta.lang.document import in_tens
 from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
 from pasta.rows import asked, messages_of, placed, prompt_of, read_json, read_rows, text_of
@@ -46,7 +47,9 @@ class Prepared:
 
     ``num_too_long`` and ``num_eval_too_long`` are the answers above ``max_length`` that are left out of training and of
     the held-out data, in ``mode: both`` each form for itself. ``num_eval_trained`` held-out documents have a prompt
-    that is trained on, too. Both are 0 for held-out data of earlier commits, which did not count them.
+    that is trained on, too. Of ``num_chunks`` chunks of a file or a stage, ``num_other_lengths`` have another length in
+    this tokenizer than their estimates say; both are 0 for the atlas and in ``mode: sequential``. What data of earlier
+    commits did not count is 0.
     """
 
     path: Path
@@ -59,6 +62,8 @@ class Prepared:
     reused: bool
     num_eval_too_long: int = 0
     num_eval_trained: int = 0
+    num_chunks: int = 0
+    num_other_lengths: int = 0
 
 
 def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
@@ -172,6 +177,7 @@ class _Counter:
 
 def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: Path) -> dict[str, int]:
     codec, train, held_out, num_eval_trained = Codec(tokenizer), directory / "train", None, 0
+    documents: list[Annotated] = []
     if options.source == ATLAS:
         counts = _write_atlas(options, tokenizer, train, num_processes)
         if options.eval_documents:
@@ -202,13 +208,21 @@ def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: 
         num_eval_rows, num_eval_too_long = len(rows), held_out.counts["num_too_long"]
         if num_eval_rows:
             rows.save_to_disk(str(directory / "eval"))
+    estimated = () if options.mode == "sequential" else [document for _, document in documents]
+    chunks = [chunk for document in estimated for chunk in document.chunks()]
     return {
         **counts,
         "num_rows": len(load_from_disk(str(train))),
         "num_eval_rows": num_eval_rows,
         "num_eval_too_long": num_eval_too_long,
         "num_eval_trained": num_eval_trained,
+        "num_chunks": len(chunks),
+        "num_other_lengths": sum(_has_other_length(chunk, codec) for chunk in chunks),
     }
+
+
+def _has_other_length(chunk: Chunk, codec: Codec) -> bool:
+    return chunk.tokens != in_tens(len(codec.encode(Document(chunk.items))))
 
 
 def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:
