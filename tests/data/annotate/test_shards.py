@@ -1,6 +1,7 @@
 """A shard is finished whole or not at all, and what was paid for is never asked for again."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -225,9 +226,14 @@ def test_the_summary_counts_all_of_it(source: SourceSection, validator: Validato
     assert logged(summary)["annotate/rejected_by_reason/broken record"] == 2
 
 
-def test_a_run_that_keeps_nothing_says_why(
+def test_a_run_that_keeps_nothing_says_why_and_where_the_rest_of_it_stands(
     source: SourceSection, validator: Validator, tmp_path: Path
 ) -> None:
-    result = annotate(source, FreeAnnotator(propose_truth), validator, tmp_path / "out")
-    with pytest.raises(UserError, match="none of 4 records could be kept: no truth 3, broken record 1"):
-        summarise_annotations(tmp_path / "out", [result])
+    """Its output never appears: what an endpoint answered lies in a hidden directory."""
+    out = tmp_path / "out"
+    result = annotate(source, FreeAnnotator(propose_truth), validator, out)
+    assert [*out.glob("rejects-*.jsonl")]
+    why = "none of 4 records could be kept: no truth 3, broken record 1"
+    where = re.escape(f"{out}/rejects-*.jsonl holds why; --restart annotates them again")
+    with pytest.raises(UserError, match=f"^{why}; {where}$"):
+        summarise_annotations(out, [result])

@@ -42,7 +42,10 @@ def summarise_annotations(
     rejected = sum((Counter(result.rejected) for result in results), Counter[str]())
     if not figures:
         reasons = ", ".join(f"{reason} {count}" for reason, count in rejected.most_common())
-        raise UserError(f"none of {sum(r.num_records for r in results)} records could be kept: {reasons}")
+        raise UserError(
+            f"none of {sum(r.num_records for r in results)} records could be kept: {reasons}; "
+            f"{directory}/rejects-*.jsonl holds why; --restart annotates them again"
+        )
     annotated = [each for each in figures if each["threads"] > 1]
     usage = sum((result.usage for result in results), TeacherUsage())
     num_records = sum(result.num_records for result in results)
