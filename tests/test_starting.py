@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.tokenizers import byte_level
 
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "datasets", "wandb", "matplotlib"}
 # Runs commands in one process, one after the other; prints for each its exit code, the HEAVY modules so far, and what
@@ -129,10 +130,12 @@ from serve.imports import without_torch
 without_torch()
 from pasta.candidates.checks import check_sampled_models, check_room
 from pasta.candidates.config import SampleConfig
-from pasta.config import load_config
+from pasta.config import load_config, parse_config
 from pasta.data.prompts import Prompt
 from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.methods.checks import check_methods
+from pasta.judges.config import JudgeSection
+from pasta.judges.make import check_judge
 
 sampled = load_config("configs/sample/atlas.yaml", SampleConfig)
 check_sampled_models(sampled)
@@ -140,13 +143,22 @@ prompts = [Prompt([{"role": "user", "content": "Tell me about France"}])]
 check_room(sampled.model, prompts, sampled.limits, sampled.engine.slot_tokens)
 evaluated = load_config("configs/evaluate/atlas.yaml", EvaluateConfig)
 check_methods(evaluated.methods, evaluated.baseline, evaluated.engine.num_slots)
+check_judge(parse_config({"kind": "reward", "reward": {"model": sys.argv[1]}}, JudgeSection, "judge"))
 sys.exit("torch" in sys.modules)
 """
 
 
 @pytest.mark.slow
-def test_models_and_methods_are_checked_without_torch():
-    assert subprocess.run([sys.executable, "-c", CHECKED], cwd=ROOT, check=False).returncode == 0
+def test_models_methods_and_judges_are_checked_without_torch(tmp_path):
+    byte_level().save_pretrained(tmp_path)
+    reward = {
+        "model_type": "llama",
+        "architectures": ["LlamaForSequenceClassification"],
+        "id2label": {"0": "r"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(reward))
+    run = [sys.executable, "-c", CHECKED, str(tmp_path)]
+    assert subprocess.run(run, cwd=ROOT, check=False).returncode == 0
 
 
 # What a worker of jobs.annotate makes of a shard.

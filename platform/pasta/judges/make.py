@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from pasta.judges.checks import check_reward_model
 from pasta.judges.config import JudgeSection
 from pasta.judges.grader import GraderJudge, graded_task
 from pasta.judges.judge import Judge
@@ -20,8 +21,6 @@ JOURNAL = "replies.jsonl"
 def check_judge(section: JudgeSection) -> None:
     """Check a judge's section without sending a request or reading weights. Raises UserError."""
     if section.reward is not None:
-        from pasta.judges.reward import check_reward_model
-
         check_reward_model(section.reward)
 
 

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from transformers import AutoModelForSequenceClassification
 
 from pasta.data.prompts import Messages
-from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.loading import resolve_dtype
 from pasta.engine.pretrained import read_pretrained
 from pasta.engine.supported import resolve_device
 from pasta.errors import UserError, first_line
+from pasta.judges.checks import REWARD_MODEL, check_reward_model
 from pasta.judges.config import RewardModelSection
 from pasta.judges.judge import Case, Verdict
-
-_KEY = "judge.reward.model"
 
 
 class RewardJudge:
@@ -34,15 +31,15 @@ class RewardJudge:
         model = read_pretrained(
             AutoModelForSequenceClassification,
             name,
-            f"{_KEY}: {name}",
+            f"{REWARD_MODEL}: {name}",
             expected="a trained reward model",
             dtype=resolve_dtype(section.dtype),
         )
         rows = model.get_input_embeddings().num_embeddings
         if (size := max(self._tokenizer.get_vocab().values()) + 1) > rows:
             raise UserError(
-                f"{_KEY}: {name}: its embedding has {rows} rows, its tokenizer {size} tokens; the weights belong to "
-                "another vocabulary"
+                f"{REWARD_MODEL}: {name}: its embedding has {rows} rows, its tokenizer {size} tokens; the weights "
+                "belong to another vocabulary"
             )
         self._model = model.to(self._device).eval()
         # Without a padding token that stands in no text the classifier cannot tell where a row of a batch ends.
@@ -91,7 +88,9 @@ class RewardJudge:
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception as error:  # the template is code of the model directory
-            raise UserError(f"{_KEY}: {self._section.model}: chat template: {first_line(error)}") from None
+            raise UserError(
+                f"{REWARD_MODEL}: {self._section.model}: chat template: {first_line(error)}"
+            ) from None
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -118,20 +117,3 @@ class RewardJudge:
             for i, value in zip(chosen, logits[:, 0].float().tolist(), strict=True):
                 rewards[i] = value if math.isfinite(value) else f"the reward is {value}"
         return rewards
-
-
-def check_reward_model(section: RewardModelSection) -> Any:
-    """The tokenizer of a reward model whose configuration is one; weights are not read. Raises UserError."""
-    name = section.model
-    config, tokenizer = read_config(_KEY, name), read_tokenizer(_KEY, name)
-    architecture = (getattr(config, "architectures", None) or ["none"])[0]
-    if not architecture.endswith("ForSequenceClassification") or config.num_labels != 1:
-        raise UserError(
-            f"{_KEY}: {name}: is a {architecture} with {config.num_labels} outputs; "
-            "expected a sequence classifier with one"
-        )
-    if not tokenizer.chat_template:
-        raise UserError(
-            f"{_KEY}: {name}: its tokenizer has no chat template; expected one, to show it a conversation"
-        )
-    return tokenizer

@@ -1,0 +1,26 @@
+"""Checks of judges that need no torch: a process that only starts workers has none for transformers' models."""
+
+from typing import Any
+
+from pasta.data.tokenizers import read_config, read_tokenizer
+from pasta.errors import UserError
+from pasta.judges.config import RewardModelSection
+
+REWARD_MODEL = "judge.reward.model"
+
+
+def check_reward_model(section: RewardModelSection) -> Any:
+    """The tokenizer of a reward model whose configuration is one; weights are not read. Raises UserError."""
+    name = section.model
+    config, tokenizer = read_config(REWARD_MODEL, name), read_tokenizer(REWARD_MODEL, name)
+    architecture = (getattr(config, "architectures", None) or ["none"])[0]
+    if not architecture.endswith("ForSequenceClassification") or config.num_labels != 1:
+        raise UserError(
+            f"{REWARD_MODEL}: {name}: is a {architecture} with {config.num_labels} outputs; "
+            "expected a sequence classifier with one"
+        )
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"{REWARD_MODEL}: {name}: its tokenizer has no chat template; expected one, to show it a conversation"
+        )
+    return tokenizer
