@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pasta.engine.head_files import check_heads_beside
 from pasta.engine.memory import check_cache, check_positions
 from pasta.engine.section import SCRATCH, check_here, check_tensor_parallel
-from pasta.engine.snapshots import MODEL_WEIGHTS, has_weights
+from pasta.engine.snapshots import check_weights
 from pasta.errors import UserError, first_line
 from pasta.lang import CONTROL_TOKENS, CodecError
 from serve import hub
@@ -142,16 +142,7 @@ def check_model_directory(model: ModelConfig, key: str) -> None:
     for file in ("config.json", "tokenizer_config.json"):
         if not (directory / file).exists():
             raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
-    try:
-        whole = has_weights(directory)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-    if not whole:
-        first, older = MODEL_WEIGHTS
-        raise UserError(
-            f"{key}: {model.path!r} has not all of a model's weights; expected {first} or the files of its index, or "
-            f"{older}"
-        )
+    check_weights(directory, f"{key}: {model.path!r}")
 
 
 def load_codec(model: ModelConfig, key: str) -> "Codec":

@@ -278,6 +278,15 @@ def test_draft_heads_and_a_part_of_the_weights_are_no_model(tmp_path, model, ind
     )
 
 
+def test_weights_that_were_copied_in_part_are_no_model(tmp_path, model):
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    config = read_service_config(service_config(tmp_path, model))
+    assert mistake(check_served_models, config.args) == (
+        f"models.pasta-atlas.path: {str(model)!r}: model.safetensors is cut, or no weights (1000 bytes); copy it again"
+    )
+
+
 def test_an_unsupported_architecture_is_named(tmp_path):
     model = save_tiny_model(tmp_path / "model", model_type="gpt2")
     config = read_service_config(service_config(tmp_path, model))

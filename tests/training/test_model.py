@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,39 @@ def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> N
     others = torch.cat([old[:first], old[added.stop :]])
     torch.testing.assert_close(new[added], others.mean(0).expand(len(CONTROL_TOKENS), -1))
     torch.testing.assert_close(new[:first], old[:first])
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            Path.unlink,
+            " has not all of a model's weights; expected model.safetensors or the files of its index",
+        ),
+        (_cut, r": model.safetensors is cut, or no weights \([0-9]+ bytes\); copy it again"),
+        (
+            lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\n"),
+            r" \(43 bytes\); copy it",
+        ),
+        (lambda file: file.write_bytes(b""), r": model.safetensors is cut, or no weights \(0 bytes\)"),
+    ],
+    ids=["gone", "cut", "a pointer of git-lfs", "empty"],
+)
+def test_a_model_that_was_copied_in_part_is_told_before_any_worker_reads_it(
+    tmp_path: Path, change: Callable[[Path], object], expected: str
+) -> None:
+    """Each worker of a run told it, in a stack trace."""
+    path = saved_model(tmp_path / "model")
+    section = ModelSection(init_from=str(path))
+    tokenizer = make_tokenizer(section)
+    check_trainable(section, tokenizer)
+    change(path / "model.safetensors")
+    with pytest.raises(UserError, match=f"^model.init_from: {path}.*{expected}"):
+        check_trainable(section, tokenizer)
 
 
 def test_all_ranks_fill_the_rows_of_embedding_and_head_in_one_order(
