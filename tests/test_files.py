@@ -203,6 +203,11 @@ def test_what_takes_a_directory_s_place_is_no_mount_point_and_no_link(tmp_path, 
             "basic_ios::clear: iostream error",
         ),  # torch.save's
         (1 << 40, OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (
+            1 << 40,  # safetensors' file, made as long as it will be, is gone
+            Exception("I/O error: No space left on device (os error 28)"),
+            "I/O error: No space left on device (os error 28)",
+        ),
     ],
 )
 def test_what_fails_on_a_full_disk_is_told_as_that(tmp_path, monkeypatch, free, error, why):

@@ -18,6 +18,8 @@ _ROOM_CHARS = 200
 _BESIDE_CHARS = 30
 #: A disk with less room than this is full: what failed may have been a few bytes short.
 _NO_ROOM_BYTES = 64 * 1024
+#: What the system says of a full disk.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def writing(path: Path) -> Iterator[None]:
 @contextmanager
 def full_disk_told(path: Path, key: str) -> Iterator[None]:
     """Raise CutShort, naming ``key``, for an error in the block if the disk of ``path`` is full by then; its parent is
-    there. Libraries tell it in words of their own: torch's are "iostream error"."""
+    there. Libraries have errors of their own: safetensors' holds the system's words, torch's is "iostream error"."""
     try:
         yield
     except UserError:
@@ -141,7 +143,10 @@ def full_disk_told(path: Path, key: str) -> Iterator[None]:
 
 
 def _is_full(path: Path, error: Exception) -> bool:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    # What did not fit may be gone by now, and with it a full disk's only other sign.
+    if any(os.strerror(code) in str(error) for code in _FULL):
         return True
     try:
         return shutil.disk_usage(path.parent).free < _NO_ROOM_BYTES
