@@ -21,6 +21,7 @@ from typing import Any
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
+from pasta.data.annotate.shards import check_all_shards
 from pasta.data.atlas.corpus import Annotated, atlas_answers
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
@@ -113,7 +114,7 @@ def prepare_once(
 def data_files(source: Path) -> list[Path]:
     """The JSONL files of ``source``: itself, or the shards in a stage directory that jobs.annotate has made.
 
-    Raises UserError if there are none.
+    Raises UserError if there are none, or not all of a stage's.
     """
     files = annotated_files(source)
     if not files:
@@ -121,6 +122,7 @@ def data_files(source: Path) -> list[Path]:
             f"data.source: {source}: no {ANNOTATED} in it; expected a stage directory of jobs.annotate, a JSONL file "
             "or 'atlas'"
         )
+    check_all_shards(source, "data.source")
     return files
 
 

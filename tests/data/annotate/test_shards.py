@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from pasta.data.annotate.summary import logged, summarise_annotations, summary_t
 from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
 from pasta.data.annotate.teacher import TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.dataset import data_files
 from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import PROMPTED
 from pasta.data.sources import SourceSection, plan_shards
 from pasta.errors import UserError
 from pasta.lang import Codec
+from pasta.stages.stage import Stage, write_manifest
 from tests.support.tokenizers import byte_level
 
 ITEMS = "\n".join(
@@ -237,3 +240,24 @@ def test_a_run_that_keeps_nothing_says_why_and_where_the_rest_of_it_stands(
     where = re.escape(f"{out}/rejects-*.jsonl holds why; --restart annotates them again")
     with pytest.raises(UserError, match=f"^{why}; {where}$"):
         summarise_annotations(out, [result])
+
+
+def test_a_stage_that_was_copied_without_a_shard_is_not_trained_on(
+    source: SourceSection, validator: Validator, tmp_path: Path
+) -> None:
+    """The model learned from what was there, without a word."""
+    out = tmp_path / "out"
+    (shard,) = plan_shards(source, 100)
+    for number in range(3):
+        annotate_shard(replace(shard, index=number), source, SYNTACTIC, validator, out)
+    write_manifest(out, Stage("annotate", {}, {}).to_manifest({"kept": 9}, "v1"))
+    files = data_files(out)
+    assert len(files) == 3
+    files[0].write_bytes(b"".join(files[0].read_bytes().splitlines(keepends=True)[1:]))
+    assert data_files(out) == files  # a line that somebody has taken out
+    for file in (files[2], files[1]):  # the last one, and one before it
+        content = file.read_bytes()
+        file.unlink()
+        with pytest.raises(UserError, match=r"^data\.source: .* has shards of 6 of the 9 answers"):
+            data_files(out)
+        file.write_bytes(content)

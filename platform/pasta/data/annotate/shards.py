@@ -20,9 +20,10 @@ from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, Shard, SourceSection, read_source_shard
 from pasta.errors import UserError
-from pasta.files import write_whole
+from pasta.files import annotated_files, read_lines, write_whole
 from pasta.rows import read_json
 from pasta.stages.records import RecordFile, record_line
+from pasta.stages.stage import read_manifest
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
@@ -65,6 +66,24 @@ def finished_shard(directory: Path, index: int) -> ShardResult | None:
         return ShardResult.of(read_json(_path(directory, "shard", index, ".json")))
     except (UserError, TypeError, KeyError):
         return None
+
+
+def check_all_shards(directory: Path, key: str) -> None:
+    """Raise UserError, naming ``key``, for the directory of a finished annotate stage without all of its shards. Lines
+    that were taken out by hand are no matter."""
+    manifest = read_manifest(directory)
+    if manifest is None or manifest.stage != "annotate":
+        return
+    kept, found = manifest.figures.get("kept", 0), 0
+    for file in annotated_files(directory):
+        number = file.stem.rpartition("-")[2]
+        shard = finished_shard(directory, int(number)) if number.isdecimal() else None
+        found += sum(1 for _ in read_lines(file)) if shard is None else shard.num_annotated + shard.num_plain
+    if found < kept:
+        raise UserError(
+            f"{key}: {directory}: has shards of {found} of the {kept} answers that its stage has kept; copy it again, "
+            "or make its stage anew"
+        )
 
 
 @dataclass
