@@ -7,6 +7,7 @@ from pasta.rows import NotJson, parse_json, read_json
 
 #: Weights in the order in which transformers prefers them; of several files an index lists them.
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_LONGEST_HEADER = 100_000_000  # bytes: safetensors' own bound
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model"}
 
 
@@ -80,7 +81,7 @@ def _is_whole(file: Path) -> bool:
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
-        if length > size - 8:
+        if length > min(size - 8, _LONGEST_HEADER):
             return False
         try:
             header = parse_json(opened.read(length))
