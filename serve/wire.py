@@ -214,7 +214,9 @@ class Refused:
     retry_after_s: int | None = None
     #: Rolling update: the Gateway retries on an Interpreter of the new version.
     superseded: bool = False
-    #: The Interpreter ``by`` has no room for this request, which did not wait for any: another one may have.
+    #: The Interpreter ``by`` has no such model: it is of the version before, or the update has removed the model.
+    no_model: bool = False
+    #: ``by`` has no room for this request, which did not wait for any: another one may have.
     full: bool = False
     #: It would refuse any request of this shape too, until another request ends.
     no_room: bool = False

@@ -61,12 +61,17 @@ def refusal(refused: Refused) -> ApiError:
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
 
 
-async def retried(ask: Callable[[], UpdateBatches], within_s: float = _WITHIN_S) -> UpdateBatches:
-    """Pass the updates of ``ask`` on; ask again while a superseded Interpreter refuses, for ``within_s`` at most.
+async def retried(
+    ask: Callable[[], UpdateBatches],
+    known: Callable[[], frozenset[str]] = frozenset,
+    within_s: float = _WITHIN_S,
+) -> UpdateBatches:
+    """Pass the updates of ``ask`` on; ask again while a superseded Interpreter refuses, for ``within_s`` at most, and
+    until each of the ``known`` ones has said that it has no such model.
 
     In a rolling update that lasts until this Gateway's router learns of the new Interpreter.
     """
-    retries = _Retries(within_s)
+    retries = _Retries(known, within_s)
     while True:
         async with aclosing(ask()) as batches:
             async for batch in batches:
@@ -78,9 +83,13 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = _WITHIN_S)
         await asyncio.sleep(_AGAIN_S)
 
 
-async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = _WITHIN_S) -> T:
+async def told(
+    ask: Callable[[], Awaitable[T | Refused]],
+    known: Callable[[], frozenset[str]] = frozenset,
+    within_s: float = _WITHIN_S,
+) -> T:
     """What ``ask`` returns, asked again as :func:`retried` does. Raises ``ApiError`` for a refusal."""
-    retries = _Retries(within_s)
+    retries = _Retries(known, within_s)
     while isinstance(found := await ask(), Refused):
         if not retries.after(found):
             raise refusal(found)
@@ -90,16 +99,25 @@ async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = _WIT
 
 class _Retries:
     """Tells whether to ask again. The time for that begins with the first refusal: until then the Interpreter may have
-    waited long for Decoders that were being replaced."""
+    waited long for Decoders that were being replaced.
 
-    def __init__(self, within_s: float) -> None:
-        self._within_s = within_s
+    A Gateway starts when an Interpreter has all of its models. So where none of those that it knows has one, this
+    Gateway is the one that an update replaces, and the client has to send its request to the next.
+    """
+
+    def __init__(self, known: Callable[[], frozenset[str]], within_s: float) -> None:
+        self._known, self._within_s = known, within_s
+        self._without_model: set[str] = set()
         self._until: float | None = None
 
     def after(self, answer: object) -> bool:
         """Whether to ask again after this answer."""
         if not (isinstance(answer, Refused) and answer.superseded):
             return False
+        if answer.no_model:
+            self._without_model.add(answer.by)
+            if self._without_model >= self._known():
+                return False
         now = asyncio.get_running_loop().time()
         if self._until is None:
             self._until = now + self._within_s

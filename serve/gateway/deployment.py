@@ -99,6 +99,10 @@ class _Held:
     running: ExitStack
 
 
+def _interpreters() -> frozenset[str]:
+    return known_replicas("Interpreter").replicas
+
+
 # serve.ingress pickles the class here: all that it uses must be defined above it, or in other modules.
 @serve.ingress(app)
 class Gateway:
@@ -117,7 +121,7 @@ class Gateway:
         self._guard = Guard(config.keys, config.front.gateways, origins=self.allowed_origins)
         self._requests = OpenRequests(config.max_ongoing_requests)
         self._turns = Turns()
-        self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
+        self._no_room = NoRoomCache(_interpreters)
         self._started = int(time.time())
         #: The number format of each model whose Decoders have chosen one, and why.
         self._chosen: dict[str, tuple[str, str]] = {}
@@ -271,7 +275,7 @@ class Gateway:
             http_request_id=logs.request_id(request.headers),
             cache_salt=held.key or "",
             marks=(("body", held.since), ("to the Interpreter", time.time())),
-            num_interpreters=len(known_replicas("Interpreter").replicas),
+            num_interpreters=len(_interpreters()),
         )
         mode = order.decoding_mode(self._config.models[order.model].mode)
         watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)
@@ -293,7 +297,7 @@ class Gateway:
         def ask(interpreter: str | None) -> UpdateBatches:
             return self._interpreter.stream("answer", order, replica=interpreter)
 
-        items = answers.retried(lambda: self._no_room.ask(order, ask))
+        items = answers.retried(lambda: self._no_room.ask(order, ask), _interpreters)
         unfinished = order.num_choices
         # A stream outlives the call that began it.
         place = held.place.pop_all() if streams else ExitStack()
@@ -356,7 +360,7 @@ class Gateway:
         """Have an Interpreter's tokenizer answer. Raises ``ApiError`` for a refusal."""
         self._check_model(model)
         try:
-            return await answers.told(lambda: self._interpreter.call(method, model, *what))
+            return await answers.told(lambda: self._interpreter.call(method, model, *what), _interpreters)
         except (RayError, RayServeException) as error:
             raise unavailable("A part of the service was lost; send the request again.") from error
 

@@ -109,7 +109,7 @@ class InterpreterDeployment:
         """
         encoder = self._encoders.get(order.model)
         if encoder is None:
-            yield [_SUPERSEDED]
+            yield [self._no_model()]
             return
         self._dispatcher.num_routed = order.num_interpreters
         marks = [*order.marks, ("admission", time())]
@@ -225,11 +225,14 @@ class InterpreterDeployment:
         self, model: str, ask: Callable[[RequestEncoder], T], thread: ThreadPoolExecutor
     ) -> T | Refused:
         if (encoder := self._encoders.get(model)) is None:
-            return _SUPERSEDED
+            return self._no_model()
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, ask, encoder)
         except RequestRefused as error:
             return error.refused
+
+    def _no_model(self) -> Refused:
+        return dataclasses.replace(_SUPERSEDED, no_model=True, by=self._name)
 
     async def contexts(self, version: str) -> dict[str, int] | None:
         """The most tokens of a prompt and its answer together, by model; ``None`` if it serves another ``version``

@@ -1,6 +1,7 @@
 """What follows a request: asking an Interpreter while a service is updated, and the answer as a stream."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import time
@@ -27,7 +28,7 @@ def updates_of(*answers, within_s=10.0):
             yield [update]
 
     async def collect():
-        return [update async for batch in retried(ask, within_s) for update in batch]
+        return [update async for batch in retried(ask, within_s=within_s) for update in batch]
 
     return asyncio.run(collect()), len(calls)
 
@@ -64,6 +65,36 @@ def test_the_time_to_ask_again_begins_with_the_first_refusal():
 
     calls.clear()
     assert asyncio.run(told(tell, within_s=0.04)) == "told"
+
+
+def test_a_model_that_no_interpreter_has_any_more_is_not_asked_for_again():
+    """A rolling update has removed it, and this Gateway of the old version is about to stop."""
+    without = {name: dataclasses.replace(SUPERSEDED, no_model=True, by=name) for name in ("new", "newer")}
+    asked, known = [], {"old", "new", "newer"}
+
+    def ask():
+        asked.append(None)
+        if len(asked) == 3:
+            known.remove("old")
+        return without["new" if len(asked) < 5 else "newer"]
+
+    async def items():
+        yield [ask()]
+
+    async def tell():
+        return ask()
+
+    async def scenario():
+        refused = [batch async for batch in retried(items, lambda: frozenset(known))]
+        assert (refused, len(asked)) == ([[without["newer"]]], 5)
+        asked.clear()
+        known.add("old")
+        with pytest.raises(ApiError) as caught:
+            await told(tell, lambda: frozenset(known))
+        return caught.value
+
+    refused = asyncio.run(asyncio.wait_for(scenario(), 5))
+    assert (refused.status, refused.headers["Retry-After"], len(asked)) == (503, "1", 5)
 
 
 def test_any_other_refusal_stands():

@@ -320,11 +320,12 @@ def test_a_model_that_it_does_not_have_is_for_another_interpreter(interpreter):
     async def scenario():
         made = await interpreter()
         async with aclosing(made.answer(order(model="newer"))) as updates:
-            return [update async for batch in updates for update in batch]
+            answered = [update async for batch in updates for update in batch]
+        return made._name, *answered, await made.tokenize("newer", "a", begin=False)
 
-    (refused,) = asyncio.run(scenario())
-    assert refused.superseded
-    assert refused.status == 503
+    name, *refused = asyncio.run(scenario())
+    for each in refused:
+        assert (each.status, each.superseded, each.no_model, each.by) == (503, True, True, name)
 
 
 @pytest.mark.parametrize(
