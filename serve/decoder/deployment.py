@@ -286,7 +286,8 @@ class Decoder:
 
     async def stats(self) -> dict[str, Any]:
         """Count this replica's requests (decoding, waiting, finished, cancelled, reaped) and its lanes in use, and say
-        in which number format each model computes, and why, and how many processes share it.
+        in which number format each model computes, and why, the fingerprint of its weights, and how many processes
+        share it.
 
         An answer decoded on several replicas is a request on each.
         """
@@ -302,6 +303,7 @@ class Decoder:
             "pid": os.getpid(),
             "version": self._version,
             "tensor_parallel": self._tensor_parallel,
+            "weights": self._weights,
             "formats": {
                 name: dataclasses.asdict(engine.engine.loaded.format)
                 for name, engine in self._engines.items()

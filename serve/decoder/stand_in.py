@@ -86,6 +86,7 @@ class StandInDecoder:
             "pid": os.getpid(),
             "version": self._version,
             "tensor_parallel": 1,
+            "weights": {},
             "formats": dict.fromkeys(self._ids, _FORMAT),
         }
 

@@ -181,6 +181,7 @@ class Dispatcher:
         self.metrics = Metrics(PLACEMENT)
         #: The Decoders that this Interpreter may use now.
         self.replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
+        self._service = config.version
         #: The kind of each model, by replica.
         self._kinds: dict[str, dict[str, Kind]] = {}
         self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
@@ -317,11 +318,28 @@ class Dispatcher:
 
     async def _version(self, replica: str) -> str:
         version: Version = await self.decoders.call("version", replica=replica)
-        self._kinds[replica] = {
+        kinds = {
             model: Kind(number_format, version.weights.get(model, ""))
             for model, number_format in version.formats.items()
         }
+        self._kinds[replica] = kinds
+        if version.service == self._service:
+            for model, kind in kinds.items():
+                self._compare_weights(replica, model, kind.weights)
         return version.service
+
+    def _compare_weights(self, replica: str, model: str, weights: str) -> None:
+        """Warn if another replica of this version has read other weights: an answer is that of one or the other."""
+        for other in sorted(self.replicas.replicas - {replica}):
+            kind = self.kind_of(other, model)
+            if kind is not None and kind.weights and weights and kind.weights != weights:
+                logger.warning(
+                    "replica %s has read other weights of the model %s than replica %s (%s, not %s), and requests get "
+                    "answers of either: files at the model's path have changed, or nodes have different ones; deploy "
+                    "new weights at another path",
+                    *(replica, model, other, weights, kind.weights),
+                )
+                return
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` in a task that outlives its caller: in an empty context, since Serve cancels the calls that were

@@ -540,12 +540,34 @@ def b_computes_otherwise(monkeypatch, request):
     monkeypatch.setattr(Decoder, "version", told)
 
 
-def test_a_decoder_tells_the_weights_that_it_has_read(config):
+def test_a_decoder_tells_the_weights_that_it_has_read(config, caplog):
     async def scenario(replicas, _):
-        return [(await replicas.decoders[name].version()).weights for name in NAMES]
+        decoders = [replicas.decoders[name] for name in NAMES]
+        return [
+            told
+            for each in decoders
+            for told in ((await each.version()).weights, (await each.stats())["weights"])
+        ]
 
     here = {"tiny": weights_fingerprint(Path(config.models["tiny"].path))}
-    assert with_replicas(config, scenario) == [here] * len(NAMES)
+    assert with_replicas(config, scenario) == [here] * 2 * len(NAMES)
+    assert "other weights" not in caplog.text
+
+
+def test_decoders_that_have_read_other_weights_are_told_to_the_operator(
+    config, b_computes_otherwise, caplog, request
+):
+    async def scenario(_, dispatcher):
+        assert set(dispatcher.loads()) == set(NAMES)
+
+    with_replicas(config, scenario)
+    said = [each for each in caplog.records if each.levelname == "WARNING"]
+    if "format" in request.node.callspec.id:  # machines of several kinds
+        assert not said
+    else:
+        (line,) = (each.getMessage() for each in said)
+        assert "has read other weights of the model tiny than" in line
+        assert all(name in line for name in NAMES)
 
 
 @pytest.mark.slow
