@@ -52,6 +52,7 @@ logger = logging.getLogger("ray.serve")
 class Decoder:
     """A replica with an engine for each served model; each engine steps in a thread of its own."""
 
+    @logs.log_failed_start(logger)
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         # Imported here: the process that starts the service imports this module too, and needs no engine.
         with uncollected():

@@ -108,6 +108,7 @@ def _interpreters() -> frozenset[str]:
 class Gateway:
     """Serves the HTTP API: reads requests, forwards them to an Interpreter, writes responses."""
 
+    @logs.log_failed_start(logger)
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, interpreter: DeploymentHandle
     ) -> None:

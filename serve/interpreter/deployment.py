@@ -71,6 +71,7 @@ def _refusals(*, no_room: bool) -> Iterator[None]:
 class InterpreterDeployment:
     """Encodes prompts, has Decoders decode them, and assembles the answers in reading order."""
 
+    @logs.log_failed_start(logger)
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, decoders: DeploymentHandle
     ) -> None:

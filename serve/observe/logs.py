@@ -12,10 +12,14 @@ and kept on one line.
 import logging
 import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec
 
+from pasta.errors import UserError, first_line
 from serve.errors import ApiError
+
+P = ParamSpec("P")
 
 HEADER = "x-request-id"
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -85,6 +89,32 @@ def log(
     kept["log_to_stderr"] = level >= logging.WARNING
     # Not named request_id: there Ray Serve writes the id of its own call, which is another one outside the Gateway.
     logger.log(level, event, exc_info=error, extra={"request": request, **kept})
+
+
+def log_failed_start(
+    logger: logging.Logger,
+) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, Awaitable[None]]]:
+    """Decorate the ``__init__`` of a deployment: if it fails, the replica's log says why, in one line.
+
+    Ray Serve tells it at the end of stack traces, in `serve status` and in the log of its controller, which may be on
+    another node. Not on stderr: there the controller's is.
+    """
+
+    def decorate(start: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
+        @wraps(start)
+        async def started(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                await start(*args, **kwargs)
+            except Exception as error:
+                why = str(error)
+                if not isinstance(error, UserError):
+                    why = ": ".join(dict.fromkeys([type(error).__name__, first_line(error)]))
+                logger.error("cannot start: %s", why, extra={"log_to_stderr": False})
+                raise
+
+        return started
+
+    return decorate
 
 
 def _plain(value: Any) -> Any:

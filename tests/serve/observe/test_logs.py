@@ -1,5 +1,6 @@
 """Log lines: a closed list of fields, one line each, a request's id in all of them."""
 
+import asyncio
 import json
 import logging
 
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray._common.formatters import JSONFormatter
 
+from pasta.errors import UserError
 from serve.errors import ApiError
-from serve.observe.logs import FIELDS, log, request_id
+from serve.observe.logs import FIELDS, log, log_failed_start, request_id
 
 
 class Lines(logging.Handler):
@@ -89,3 +91,39 @@ def test_an_id_that_is_none_is_refused_by_name(given_id):
     with pytest.raises(ApiError) as refused:
         request_id({"x-request-id": given_id})
     assert (refused.value.status, refused.value.param) == (400, "X-Request-Id")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UserError("keys.yaml: no such file"), "cannot start: keys.yaml: no such file"),
+        (MemoryError(), "cannot start: MemoryError"),
+        (KeyError("a"), "cannot start: KeyError: 'a'"),
+        (RuntimeError("out of memory\nat 0x7f"), "cannot start: RuntimeError: out of memory"),
+        (None, None),
+    ],
+    ids=["a user's mistake", "without a message", "a key", "several lines", "nothing"],
+)
+def test_a_replica_that_cannot_start_says_why_in_its_own_log(lines, error, said):
+    """Ray Serve writes it to the log of its controller, which may be on another node."""
+
+    class Replica:
+        @log_failed_start(logging.getLogger("test.logs"))
+        async def __init__(self, value):
+            self.value = value
+            if error is not None:
+                raise error
+
+    async def start():
+        made = Replica.__new__(Replica)
+        await made.__init__(value=3)
+        return made.value
+
+    if error is None:
+        assert asyncio.run(start()) == 3
+        assert not lines
+    else:
+        with pytest.raises(type(error)):
+            asyncio.run(start())
+        (line,) = map(json.loads, lines)
+        assert (line["message"], line["levelname"], line["log_to_stderr"]) == (said, "ERROR", False)
