@@ -27,6 +27,11 @@ def check_service(config: ServeConfig) -> None:
     check_ingress(config)
     _check_tensor_parallel(config)
     scaling = config.decoder.autoscaling
+    if scaling and scaling.min_replicas > scaling.max_replicas:
+        raise UserError(
+            f"decoder.autoscaling.min_replicas: {scaling.min_replicas} is above max_replicas {scaling.max_replicas}; "
+            f"expected at most {scaling.max_replicas}"
+        )
     if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
         raise UserError(
             f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
@@ -72,7 +77,7 @@ def check_machine(config: ServeConfig) -> None:
         config.engine,
         [(model.location, model.dtype) for model in config.models.values()],
         "auto",
-        engines=config.decoder.num_replicas,
+        engines=config.decoder.max_replicas,
         sees_gpus=config.decoder.num_gpus > 0,
     )
 

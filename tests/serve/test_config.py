@@ -215,9 +215,17 @@ def test_keys_that_cannot_be_read_are_named(tmp_path, model):
             {"admission": {"queue": {"max_wait_s": 2.5}}},
             "admission.queue.max_wait_s: 2.5 has no effect with max_requests 0",
         ),
+        (
+            {"decoder": {"autoscaling": {"min_replicas": 3, "max_replicas": 1}}},
+            "decoder.autoscaling.min_replicas: 3 is above max_replicas 1; expected at most 1",
+        ),
+        (
+            {"decoder": {"num_replicas": 1, "autoscaling": {"min_replicas": 2, "max_replicas": 3}}},
+            "decoder.num_replicas: 1 is how many decoders there are at first; expected between autoscaling's",
+        ),
     ],
 )
-def test_a_setting_without_effect_is_named(model, settings, says):
+def test_settings_that_contradict_one_another_or_do_nothing_are_named(model, settings, says):
     config = ServeConfig.model_validate({"models": {"a": {"path": str(model)}}, **settings})
     assert says in mistake(check_service, config)
 
@@ -420,10 +428,18 @@ def test_what_this_machine_cannot_run_is_named_before_anything_starts(
             {"decoder": {"num_replicas": 1, "num_cpus": 1, "tensor_parallel": 2}},
             "decoder.num_replicas: 1 of 2 CPUs (decoder.num_cpus), and 0.2 for front, but this machine has 2; ",
         ),
+        (
+            {
+                "decoder": {"num_replicas": 1, "autoscaling": {"max_replicas": 100}},
+                "engine": {"num_slots": 500, "slot_tokens": 512},
+            },
+            "engine.num_slots: 500 of engine.slot_tokens 512: the caches of 100 engines take ",
+        ),
     ],
 )
-def test_replicas_that_would_wait_for_room_for_ever_are_named(tmp_path, model, monkeypatch, change, says):
+def test_replicas_that_this_machine_has_no_room_for_are_named(tmp_path, model, monkeypatch, change, says):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: 1e9)
     served = {"models": {"a": {"path": str(model)}}, "engine": {"num_slots": 1, "slot_tokens": 512}}
     with pytest.raises(UserError) as caught:
         check_machine(ServeConfig.model_validate(served | change))
