@@ -13,7 +13,7 @@ from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
 from pasta.signals import ended_by_sigterm, kept_interrupt
 from pasta.stages.workers import LightWorkersSection, WorkersSection
-from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray
+from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray, stop_ray
 
 #: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
@@ -72,7 +72,10 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
             with ended_by_sigterm():
                 yield check
         finally:
-            ray.shutdown()
+            if address is None:
+                stop_ray()
+            else:
+                ray.shutdown()
 
 
 def check_address(address: str | None) -> None:

@@ -5,7 +5,6 @@ import errno
 import logging
 import os
 import re
-import signal
 import socket
 import ssl
 import tempfile
@@ -20,12 +19,12 @@ from typing import Any
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError, first_line
 from pasta.files import reading
-from pasta.signals import handling, kept_interrupt
+from pasta.signals import Terminated, ended_by_sigterm, kept_interrupt
 from serve import priority
 from serve.checks import check_machine, check_service, download_weights
 from serve.config import ServeConfig, is_loopback
 from serve.ingress import ingress_env, proxy_port
-from serve.ray_start import ROOT, environment_with, free_port, metrics_url, python_path, start_ray
+from serve.ray_start import ROOT, environment_with, free_port, metrics_url, python_path, start_ray, stop_ray
 
 IMPORT_PATH = "serve.app:build"
 #: The shipped models on this machine: what make serve, the demo and the benchmarks start.
@@ -224,24 +223,24 @@ def running(
     with (
         # Only this user may enter it.
         tempfile.TemporaryDirectory(prefix="pasta-") as folder,
-        handling(signal.SIGTERM, _raise_exit),
+        ended_by_sigterm(),
         kept_interrupt() as check_interrupt,
     ):
         ingress = ingress_env(config.args.front.proxy, port, Path(folder))
         try:
             ray = _start_ray(config, metrics_port, ingress, quiet=quiet, progress=progress)
-            with handling(signal.SIGTERM, _raise_exit):  # again: ray.init has replaced the handler
+            with ended_by_sigterm():  # again: ray.init has replaced the handler
                 _check_gpus(config.args)
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 check_interrupt()
                 try:
                     scheme = "https" if config.ssl_certfile else "http"
                     yield _started(f"{scheme}://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
-                except _Terminated:
+                except Terminated:
                     _drain(gateway, config.args.drain_timeout_s, progress=progress)
                     raise
         finally:
-            _stop()
+            stop_ray()
 
 
 def _start_ray(
@@ -364,20 +363,3 @@ def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -
     # Whatever fails here, the service ends.
     with contextlib.suppress(Exception):
         gateway.broadcast("drain").results(timeout_s=timeout_s)
-
-
-def _stop() -> None:
-    """Stop Ray with all of its processes, even if the user presses Ctrl-C again meanwhile."""
-    import ray
-
-    with handling(signal.SIGINT, signal.SIG_IGN):
-        # ray.shutdown ends all processes of a Ray that was started here; there is nothing left to drain.
-        ray.shutdown()
-
-
-class _Terminated(SystemExit):
-    """SIGTERM: finish the open requests, then end."""
-
-
-def _raise_exit(number: int, _: Any) -> None:
-    raise _Terminated(128 + number)

@@ -8,15 +8,17 @@ import errno
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.signals import deferred_interrupt
+from pasta.signals import Terminated, deferred_interrupt, handling
 
 #: The repository's root.
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +38,8 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """Call ``ray.init(**options)`` and return Ray's context; if Ray timed out, call ``on_retry`` and try once more.
 
     Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises. Raises
-    ``UserError`` if Ray timed out twice, or could start no workers by the path of this Python.
+    ``UserError`` if Ray timed out twice, or could start no workers by the path of this Python, and ``Terminated`` for a
+    SIGTERM meanwhile.
     """
     if options.get("address") in (None, "local") and (wrong := _SPLIT_BY_BASH.search(sys.executable)):
         raise UserError(
@@ -50,6 +53,8 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
         try:
             with deferred_interrupt(), few_processes():
                 return ray.init(**options)
+        except SystemExit:  # of Ray's own handler, with exit code 15
+            raise Terminated from None
         except Exception as error:
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
             if "timed out during startup" not in str(error):
@@ -61,6 +66,26 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
             ray.shutdown()
             on_retry()
     raise AssertionError("the last try returns or raises")
+
+
+def stop_ray() -> None:
+    """Stop a Ray that was started here with all of its processes, though the user sends further signals meanwhile.
+
+    There is nothing left to wait for, and who is in a hurry would leave processes behind.
+    """
+    import ray
+
+    with ThreadPoolExecutor(1, "ray.shutdown") as pool, _ignored(signal.SIGINT), _ignored(signal.SIGTERM):
+        stopping = pool.submit(ray.shutdown)
+        while not stopping.done():
+            # Ray's core gives SIGTERM its default action as it ends: that would end this process first.
+            with _ignored(signal.SIGTERM):
+                wait([stopping], timeout=0.005)
+        stopping.result()
+
+
+def _ignored(number: signal.Signals) -> AbstractContextManager[None]:
+    return handling(number, signal.SIG_IGN)
 
 
 def metrics_url(node: Mapping[str, Any]) -> str:

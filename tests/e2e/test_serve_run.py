@@ -7,6 +7,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import time
 
 import httpx
 import openai
@@ -37,6 +38,18 @@ def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
     assert len(errors) == 1
     assert errors[0].startswith(expected)
     assert "Traceback" not in run.output.partition("error: ")[2]
+
+
+def test_sigterm_while_it_loads_ends_it_and_a_second_one_leaves_no_process(tmp_path):
+    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"), decoder=ONE)
+    with command("-m", "serve.run", file, "--port", 0, log=tmp_path / "log") as run:
+        run.wait_for("^loading")
+        time.sleep(3)  # its replicas start
+        run.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert run.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert run.leaves_nothing()
+    assert "Traceback" not in run.output
 
 
 def certificate(folder):

@@ -453,7 +453,7 @@ def test_decoders_that_reserve_more_gpus_than_ray_finds_are_named(tmp_path, mode
 
     config = read_service_config(edited(service_config(tmp_path, model), reserve))
     monkeypatch.setattr("serve.launch._start_ray", lambda *_, **__: None)
-    monkeypatch.setattr("serve.launch._stop", lambda: None)
+    monkeypatch.setattr("serve.launch.stop_ray", lambda: None)
     monkeypatch.setattr("serve.launch.check_local", lambda _: None)
     monkeypatch.setattr("serve.launch._deploy", lambda *_, **__: pytest.fail("they would wait for ever"))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})

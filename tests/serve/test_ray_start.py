@@ -1,8 +1,13 @@
 """The methods by which Ray starts processes that one machine has no use for are still there, and are left out."""
 
+import ctypes
 import inspect
+import os
 import re
+import signal
 import socket
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +15,9 @@ import pytest
 import ray
 from ray._private.node import Node
 
+from pasta.signals import Terminated
 from serve import ray_start
-from serve.ray_start import FREE_PORTS, few_processes, free_port
+from serve.ray_start import FREE_PORTS, few_processes, free_port, start_ray, stop_ray
 from tests.support.paths import ROOT
 
 PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_start.__doc__ or "")[1]
@@ -52,6 +58,29 @@ def test_a_dashboard_starts_only_where_it_is_asked_for_and_an_autoscaler_never(m
         Node.start_api_server(node, include_dashboard=True, raise_on_failure=True)
     Node.start_monitor(node)
     assert started == [{"include_dashboard": True, "raise_on_failure": True}, "autoscaler"]
+
+
+def test_sigterm_while_ray_starts_or_stops_is_no_exit_of_ray_s(monkeypatch):
+    """Ray installs a handler of its own as it starts; what is sent while it stops would leave processes behind."""
+    stopped, before = [], signal.getsignal(signal.SIGTERM)
+
+    def init(**_):
+        sys.exit(signal.SIGTERM)
+
+    def shutdown():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        ctypes.CDLL(None).signal(signal.SIGTERM, signal.SIG_DFL)  # as Ray's core does
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        stopped.append("whole")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", shutdown)
+    with pytest.raises(Terminated):
+        start_ray(lambda: None)
+    stop_ray()
+    assert (stopped, signal.getsignal(signal.SIGTERM)) == (["whole"], before)
 
 
 def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
