@@ -161,10 +161,29 @@ def check_port(host: str, port: int, option: str = "--port") -> None:
 def check_ports(config: ServiceConfig, metrics_port: int) -> None:
     """Raise ``UserError``, naming the option, if the service's port or that of its metrics cannot be bound."""
     check_port(config.host, config.port)
+    with _claimed(config.host, config.port):
+        pass
     if metrics_port:
         check_port("127.0.0.1", metrics_port, "--metrics-port")
         if metrics_port == config.port:
             raise UserError(f"--metrics-port: {metrics_port} is the service's own port; expected another")
+
+
+@contextlib.contextmanager
+def _claimed(host: str, port: int) -> Iterator[None]:
+    """Keep other services from the port for the block. Raises ``UserError``.
+
+    Nothing listens there while a service loads its models, and Ray Serve's proxies would share the port of two.
+    """
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            if port:
+                name.bind(f"\0pasta-serve-{port}")  # no file: it goes with this process
+        except OSError:
+            raise UserError(
+                f"cannot listen on {host}:{port} (another service starts or runs there); choose another --port"
+            ) from None
+        yield
 
 
 def check_local(config: ServiceConfig) -> None:
@@ -223,6 +242,7 @@ def running(
     with (
         # Only this user may enter it.
         tempfile.TemporaryDirectory(prefix="pasta-") as folder,
+        _claimed(config.host, port),
         ended_by_sigterm(),
         kept_interrupt() as check_interrupt,
     ):
@@ -311,8 +331,15 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     try:
         gateway = serve.run(build(config.args), name=config.name, route_prefix=config.route_prefix)
     except RuntimeError as error:
-        raise UserError(_failure(str(error))) from error
-    proxy.result()
+        failure = _failure(str(error))
+        if config.args.front.proxy == "none" and failure.startswith("Gateway "):
+            check_port(config.host, port)  # others may have taken it meanwhile
+        raise UserError(failure) from error
+    try:
+        proxy.result()
+    except RuntimeError:
+        check_port(config.host, port)
+        raise
     return gateway
 
 

@@ -547,6 +547,48 @@ def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
     check_port("127.0.0.1", free_port())
 
 
+def test_two_services_do_not_start_at_one_port(tmp_path, model, monkeypatch):
+    """Nothing listens there while the first one loads, and Ray Serve's proxies would share the port."""
+    config = dataclasses.replace(read_service_config(service_config(tmp_path, model)), port=free_port())
+    for name in ("_start_ray", "_check_gpus", "_deploy", "_started"):
+        monkeypatch.setattr(launch, name, lambda *_, **__: None)
+    monkeypatch.setattr(launch, "stop_ray", lambda: None)
+    with running(config):
+        says = f"cannot listen on 127.0.0.1:{config.port} (another service starts or runs there); choose another --port"
+        assert mistake(running(config).__enter__) == says
+        assert mistake(launch.check_ports, config, 0) == says
+        with running(dataclasses.replace(config, port=free_port())):
+            pass
+    with running(config):
+        pass
+
+
+@pytest.mark.parametrize(("proxy", "fails"), [("none", "run"), ("ray", "proxy")])
+def test_a_port_that_is_taken_while_the_service_loads_is_named(tmp_path, model, monkeypatch, proxy, fails):
+    config = read_service_config(service_config(tmp_path, model, front={"proxy": proxy}))
+
+    def fail(what):
+        if fails == what:
+            raise RuntimeError("Failed to bind, or no available ports")
+
+    monkeypatch.setattr("ray.serve.run", lambda *_, **__: fail("run"))
+    monkeypatch.setattr("serve.app.build", lambda _: None)
+    monkeypatch.setattr(launch, "_failure", lambda _: "Gateway does not start: NoAvailablePortError")
+    monkeypatch.setattr(launch, "_start_serve", lambda _: SimpleNamespace(result=lambda: fail("proxy")))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+
+        def deploy():
+            launch._deploy(config, port, quiet=False, progress=lambda _: None)
+
+        with pytest.raises(RuntimeError if fails == "proxy" else UserError, match=r"vailable|bind"):
+            deploy()
+        other.listen()
+        assert f"cannot listen on 127.0.0.1:{port} (address already in use)" in mistake(deploy)
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::1"])
 @pytest.mark.parametrize("port", [0, 8000])
 def test_a_host_that_cannot_be_listened_on_is_named(tmp_path, model, host, port):
