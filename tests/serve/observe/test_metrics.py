@@ -227,6 +227,16 @@ def test_only_histograms_have_quantiles_and_only_counters_rates():
             )
 
 
+def test_replicas_that_have_stopped_are_not_shown_and_removed_models_not_offered():
+    """Ray drops their gauges, and exports counters until its node ends. One that nobody has asked has no counter."""
+    kinds = {exported(metric): metric.kind for metric in METRICS.values()}
+    for query in queries():
+        if query.startswith("label_values"):
+            assert {kinds[name] for name in named(query)} == {"gauge"}, query
+        if "by (replica)" in query and "rate(" in query:
+            assert query.endswith(" > 0"), query
+
+
 def test_no_panel_covers_another():
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
     cells = [
