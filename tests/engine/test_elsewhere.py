@@ -19,7 +19,7 @@ from pasta.engine import (
 )
 from pasta.engine.ngrams import CONTEXTS, Ngrams
 from pasta.errors import UserError
-from pasta.interpreter import Limits
+from pasta.interpreter import Limits, Mode
 from pasta.lang import Document, render
 from tests.support.models import UNRECORDED, tiny
 
@@ -310,6 +310,32 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
         second.absorb(request_id, fork.path, elsewhere(fork, ask()).response_ids)
     finish(second, busy)
     assert finish(second, request_id).response_ids == expected.response_ids
+
+
+def test_an_answer_that_lacks_only_chunks_from_elsewhere_takes_no_steps_on_another_engine():
+    """Its main thread had ended before its home was lost: the steps and times are this answer's, not the engine's."""
+    first, decoded, forks = engine(), [], []
+    request_id = first.submit(ask(place_locally=away))
+    while True:
+        while first.has_work:
+            for event in first.step():
+                forks += [event] if isinstance(event, ForkEvent) and event.lent is not None else []
+                decoded += [(event.path, event.token)] if isinstance(event, TokenEvent) else []
+        if first._slots[0].interpreter.threads[0].mode == Mode.ENDED:
+            break
+        chunk = elsewhere(fork := forks.pop(0), ask())
+        decoded += order_of(chunk, root=fork.path)
+        first.absorb(request_id, fork.path, chunk.response_ids)
+    second = engine()
+    second.generate(ask(parallel=False, limits=Limits(max_tokens=50)))
+    progress = ThreadProgress(tuple(decoded), {fork.path: fork.lent for fork in forks})
+    request_id = second.submit(ask(progress=progress))
+    for fork in forks:
+        second.absorb(request_id, fork.path, elsewhere(fork, ask()).response_ids)
+    result = finish(second, request_id)
+    assert result.response_ids == undisturbed().response_ids
+    assert result.steps == 0
+    assert 0 <= result.queue_s <= result.ttft_s == result.total_s
 
 
 def test_answers_go_on_around_one_that_waits_for_its_chunks():

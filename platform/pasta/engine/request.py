@@ -276,8 +276,9 @@ class Result:
     """A finished answer. ``text`` is what a user sees; ``document`` is ``None`` if a stop string cut it.
 
     Times in seconds: ``queue_s`` until admission, ``ttft_s`` until the first token, ``total_s`` to the end,
-    all from submission. ``steps`` counts the forwards from the first token to the last. ``cached_tokens`` of the prompt
-    were not computed again: an earlier request had left them.
+    all from submission. ``steps`` counts the forwards from the first token to the last. If all tokens came from other
+    engines, it is 0 and ``ttft_s`` is ``total_s``. ``cached_tokens`` of the prompt were not computed again: an earlier
+    request had left them.
     """
 
     request_id: str

@@ -364,9 +364,9 @@ class Slot:
             cached_tokens=min(self.cached_tokens, len(it.prompt)),
             num_tokens=it.num_tokens,
             critical_path=it.critical_path,
-            steps=step - self.first_step + 1,
+            steps=step - self.first_step + 1 if self.first_token_at else 0,
             queue_s=self.admitted - self.submitted,
-            ttft_s=self.first_token_at - self.submitted,
+            ttft_s=(self.first_token_at or now) - self.submitted,
             total_s=now - self.submitted,
             prompt_logprobs=tuple(self.prompt_logprobs),
         )
