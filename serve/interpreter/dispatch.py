@@ -53,7 +53,7 @@ class Attempt:
     stay with it.
 
     ``started``: the replica has taken it, or nobody needs it any more. ``ended``: its final message has arrived.
-    ``offset``: when it began, in seconds on the response's clock.
+    ``offset``: when it began, in seconds on the response's clock. ``sent``: the calls that gave chunks back to it.
     """
 
     path: Path
@@ -63,6 +63,7 @@ class Attempt:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
     reader: asyncio.Task[Any] | None = None
+    sent: dict[Path, asyncio.Task[Any]] = field(default_factory=dict)
 
 
 class OpenResponse(Protocol):

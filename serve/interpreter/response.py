@@ -246,18 +246,21 @@ class DistributedResponse:
         tokens, lent = self._held_by(path)
         self._to_owner(owner, "adopt", path, tokens, lent)
 
-    def _to_owner(self, owner: Attempt, method: str, *args: Any) -> None:
+    def _to_owner(self, owner: Attempt, method: str, path: Path, *args: Any) -> None:
+        # It knows a chunk inside another one only once it has adopted that one; of two calls, either may arrive first.
+        around = [sent for other, sent in owner.sent.items() if path[: len(other)] == other]
+
         async def send() -> None:
-            await owner.started.wait()
+            await asyncio.gather(owner.started.wait(), *around)
             if self.attempts.get(owner.path) is not owner:
                 return  # the attempt that replaced it has these tokens already
             try:
-                arguments = (self._order.model, owner.order.request_id, *args)
+                arguments = (self._order.model, owner.order.request_id, path, *args)
                 await self._dispatcher.decoders.call(method, *arguments, replica=owner.replica)
             except Exception as error:
                 self._inbox.put_nowait((owner, error))
 
-        self._dispatcher.spawn(send())
+        owner.sent[path] = self._dispatcher.spawn(send())
 
     async def _lost(self, attempt: Attempt, error: BaseException) -> None:
         """Continue an attempt elsewhere if ``error`` says that its replica is gone; raise any other error."""
