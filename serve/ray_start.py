@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +33,10 @@ FREE_PORTS = range(20000, 30000)
 _taken_ports: set[int] = set()
 #: Ray's raylet puts the path of Python into a command of bash as it is, and waits for ever for the workers.
 _SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
+
+#: Below it lies /ray/session_<date and time>_<pid, up to seven digits>/sockets/plasma_store, and Linux allows a socket
+#: 107 bytes.
+_LONGEST_TMPDIR = 39
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
@@ -56,6 +61,11 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
         except SystemExit:  # of Ray's own handler, with exit code 15
             raise Terminated from None
         except Exception as error:
+            if "AF_UNIX path length" in str(error):
+                raise UserError(
+                    f"TMPDIR: {os.environ.get('RAY_TMPDIR') or tempfile.gettempdir()}: too long a path for Ray's "
+                    f"sockets; expected at most {_LONGEST_TMPDIR} bytes: export RAY_TMPDIR=/tmp, or another short one"
+                ) from None
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
             if "timed out during startup" not in str(error):
                 raise
