@@ -72,7 +72,9 @@ def test_ray_that_is_too_slow_twice_is_one_line(starts):
 def test_a_directory_too_long_for_ray_s_sockets_is_one_line(starts, monkeypatch):
     init = starts("validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /scratch/…")
     monkeypatch.setenv("RAY_TMPDIR", "/scratch/of/somebody")
-    with pytest.raises(UserError, match=r"^TMPDIR: /scratch/of/somebody: too long .* at most 39 bytes: export RAY_T"):
+    with pytest.raises(
+        UserError, match=r"^TMPDIR: /scratch/of/somebody: too long .* at most 39 bytes: export RAY_T"
+    ):
         start_ray(lambda: pytest.fail("tried again"))
     assert len(init.calls) == 1
 
