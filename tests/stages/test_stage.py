@@ -209,6 +209,16 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("named", ["linked", "disk/out/..", "parent/disk"])
+def test_a_directory_is_kept_to_one_process_by_whatever_path_it_is_named(tmp_path, named):
+    (tmp_path / "disk" / "out").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "disk")
+    (tmp_path / "parent").symlink_to(tmp_path)
+    refused = pytest.raises(UserError, match=r"output_dir: .*: another run is writing there")
+    with sole_writer(tmp_path / "disk"), refused, sole_writer(tmp_path / named):
+        pass
+
+
 @pytest.mark.parametrize(("end", "ended"), [(interrupt, KeyboardInterrupt), (send_sigterm, Terminated)])
 @pytest.mark.parametrize("moment", ["the tracker starts", "the work is done", "the tracker ends"])
 def test_ctrl_c_and_sigterm_at_any_moment_of_a_stage_say_once_where_it_goes_on(
@@ -284,8 +294,9 @@ def test_a_run_that_was_killed_keeps_nobody_out(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("inside", ["out", "out/run", "out/../out/run"])
+@pytest.mark.parametrize("inside", ["out", "out/run", "out/../out/run", "linked/out/run"])
 def test_a_run_directory_in_the_output_is_refused(tmp_path, inside):
+    (tmp_path / "linked").symlink_to(tmp_path)
     with pytest.raises(UserError, match=r"run_dir: .*lies in output_dir"):
         check_apart(tmp_path / inside, tmp_path / "out", "run_dir")
 
@@ -300,6 +311,10 @@ def test_an_output_within_an_input_is_refused_where_it_would_change_what_is_read
     (model / "weights").write_text("1")
     with pytest.raises(UserError, match=r"output_dir: .*/model/out: lies in methods.a.model \(.*/model\)"):
         StageOutput(model / "out", "evaluate", Config(), {"methods.a.model": model})
+    (tmp_path / "linked").symlink_to(model)
+    for output_dir, source in ((tmp_path / "linked" / "out", model), (model / "out", tmp_path / "linked")):
+        with pytest.raises(UserError, match=r"output_dir: .*/out: lies in methods.a.model"):
+            StageOutput(output_dir, "evaluate", Config(), {"methods.a.model": source})
     config = JobConfig(tmp_path / "out", model / "runs", tracking=TrackingSection("offline"))
     output = StageOutput(config.output_dir, "evaluate", Config(), {"methods.a.model": model})
     with (

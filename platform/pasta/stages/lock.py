@@ -30,10 +30,11 @@ def sole_writer(
     key: str = "output_dir",
     busy: str = "another run is writing there; wait for it, or name another",
 ) -> Iterator[None]:
-    """Keep ``output_dir`` to this process for the time of the block. Raises UserError, naming ``key`` and saying
-    ``busy``, if another one has it."""
-    place = output_dir.absolute()
-    path = place.with_name(f".{place.name}.lock")
+    """Keep ``output_dir``, by whatever links it is named, to this process for the time of the block. Raises UserError,
+    naming ``key`` and saying ``busy``, if another one has it."""
+    # Of files, such as /dev/stdout, the directory of the link is meant: their records lie there.
+    place = Path(os.path.realpath(output_dir)) if os.path.isdir(output_dir) else output_dir.absolute()
+    path = place.parent / f".{place.name}.lock"  # with_name refuses the root, which has no name
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")

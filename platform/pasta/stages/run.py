@@ -103,7 +103,7 @@ def starts_anew(others: Sequence[Path]) -> str:
 
 def check_apart(path: Path, output_dir: Path, key: str) -> None:
     """Raise UserError, naming ``key``, for a directory in ``output_dir``, which appears when it is complete."""
-    if Path(os.path.abspath(path)).is_relative_to(os.path.abspath(output_dir)):
+    if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(output_dir)):
         raise UserError(
             f"{key}: {path}: lies in output_dir, which appears when it is complete; name one outside"
         )

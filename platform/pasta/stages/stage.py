@@ -71,8 +71,8 @@ class Stage:
         """Raise UserError, naming ``key``, for a ``path`` within an input that is known by all files in it: what this
         stage writes would make another input of it, and no later run would find what was done."""
         for name, value in self.inputs.items():
-            source = Path(os.path.abspath(value["path"]))
-            within = source in Path(os.path.abspath(path)).parents
+            source = Path(os.path.realpath(value["path"]))
+            within = source in Path(os.path.realpath(path)).parents
             if within and source.is_dir() and read_manifest(source) is None:
                 raise UserError(
                     f"{key}: {path}: lies in {name} ({source}), which it would change; name one outside"
