@@ -463,6 +463,30 @@ def test_a_model_that_has_changed_since_answers_anew(tmp_path):
     assert stage().same_methods(replace(made, config={**before.config, "repeats": 1})) == []
 
 
+def test_models_that_were_moved_answer_and_judge_as_before(tmp_path):
+    def stage(place: Path, judge: str = "judge") -> EvaluationOutput:
+        models = {f"methods.{name}.model": str(place / name) for name in ("twin", "pasta")}
+        models["judge.reward.model"] = str(place / judge)
+        values = {"baseline": "twin", "repeats": 0}
+        values["judge"] = {"kind": "reward", "reward": {"model": models["judge.reward.model"]}}
+        values["methods"] = {
+            name: {"kind": "pasta", "model": models[f"methods.{name}.model"]} for name in ("twin", "pasta")
+        }
+        return EvaluationOutput(tmp_path / "out", "evaluate", values, models)
+
+    (tmp_path / "first").mkdir()
+    for name in ("twin", "pasta", "judge", "other"):
+        (tmp_path / "first" / name).write_text(f"weights of {name}")
+    before = stage(tmp_path / "first")
+    made = Evaluation(tmp_path, (), (), config=before.config, inputs=before.fingerprints)
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    assert stage(moved).same_methods(made) == ["twin", "pasta"]
+    assert stage(moved).is_same_judge(made)
+    assert not stage(moved, "other").is_same_judge(made)
+    (moved / "pasta").write_text("other weights")
+    assert stage(moved).same_methods(made) == ["twin"]
+
+
 def test_a_judge_that_refuses_a_trivial_question_is_told_before_anything_is_decoded(
     bench, monkeypatch, capsys
 ):

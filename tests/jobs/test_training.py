@@ -355,6 +355,22 @@ def test_draft_heads_are_done_whatever_steps_they_were_logged_and_saved_at(tmp_p
         assert sft.stage(after).is_done
 
 
+def test_a_model_is_done_where_what_it_was_made_of_was_moved(tmp_path: Path) -> None:
+    values = sft_dict(tmp_path)
+    values["model"] = {"init_from": str(save_tiny_model(tmp_path / "start"))}
+    annotated_by_a_stage(values, tmp_path / "annotated")
+    made = sft.stage(parse_config(values, SftConfig, "tiny.yaml"))
+    write_manifest(Path(values["output_dir"]), made.to_manifest({}, "v1"))
+    for key, path in (("model", "start"), ("data", "annotated")):
+        (tmp_path / path).rename(tmp_path / f"moved-{path}")
+        name = {"model": "init_from", "data": "source"}[key]
+        values[key] = {**values[key], name: str(tmp_path / f"moved-{path}")}
+    moved = {**values, "schedule": {"log_steps": 2}}
+    assert sft.stage(parse_config(moved, SftConfig, "tiny.yaml")).is_done
+    (tmp_path / "moved-start" / "config.json").write_text("{}")
+    assert not sft.stage(parse_config(moved, SftConfig, "tiny.yaml")).is_done
+
+
 def test_what_a_run_is_said_to_differ_in_is_no_step_of_logging(tmp_path: Path) -> None:
     earlier = sft_config(tmp_path)
     made = as_earlier(sft.stage(earlier), earlier).to_manifest({}, "v1")

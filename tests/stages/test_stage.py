@@ -1,6 +1,7 @@
 """A stage's output is whole or not there, is made once, and is never mistaken for another's."""
 
 import contextlib
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -324,6 +325,60 @@ def test_an_output_within_an_input_is_refused_where_it_would_change_what_is_read
         pass
     finished(made)  # known by its manifest
     StageOutput(made / "out", "evaluate", Config(), {"samples": made})
+
+
+@dataclass(frozen=True)
+class Method:
+    model: str
+
+
+@dataclass(frozen=True)
+class Methods:
+    methods: dict[str, Method]
+    seed: int = 0
+
+
+def test_an_output_is_found_as_done_where_its_inputs_were_moved(tmp_path):
+    """A pipeline's directory that is copied to another disk, or named by a link, was made all over again."""
+
+    def stage(model: Path, seed: int = 0) -> StageOutput:
+        config = Methods({"a.b": Method(str(model))}, seed)
+        return StageOutput(tmp_path / "out", "sample", config, {"methods.a.b.model": model})
+
+    made = finished(tmp_path / "model").output_dir
+    first = stage(made)
+    first.start()
+    first.finish({}, "v1")
+    moved = made.rename(tmp_path / "moved")
+    assert stage(moved).is_done
+    finished(made)  # another one, at the earlier path
+    write_manifest(made, replace(read_manifest(made), finished="9999-01-01T00:00:00+00:00"))
+    assert not stage(moved).newer_inputs(tmp_path / "out")
+    assert stage(made).newer_inputs(tmp_path / "out")
+    with pytest.raises(UserError, match="holds stage 'sample' with seed 0 instead of 1;"):
+        stage(moved, seed=1)
+    other = finished(tmp_path / "other", seed=5).output_dir
+    with pytest.raises(UserError, match=r"with methods.a.b.model '.*/model' instead of '.*/other';"):
+        stage(other)
+
+
+def test_a_model_at_another_path_that_is_known_by_size_and_time_is_another(tmp_path, monkeypatch):
+    """Models in the layers of an image may have equal sizes and times."""
+    monkeypatch.setattr("pasta.stages.stage._HASHED_BYTES", 0)
+    for name, weights in (("a", "1"), ("b", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(weights)
+        os.utime(tmp_path / name / "weights", (0, 0))
+
+    def stage(model: Path) -> StageOutput:
+        config = Methods({"pasta": Method(str(model))})
+        return StageOutput(tmp_path / "out", "sample", config, {"methods.pasta.model": model})
+
+    stage(tmp_path / "a").start()
+    stage(tmp_path / "a").finish({}, "v1")
+    assert stage(tmp_path / "a").is_done
+    with pytest.raises(UserError, match=r"with methods.pasta.model '.*/a' instead of '.*/b'"):
+        stage(tmp_path / "b")
 
 
 @pytest.mark.parametrize("ends", ["it fails", "it is replaced", "it is finished"])

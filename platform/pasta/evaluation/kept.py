@@ -117,7 +117,7 @@ class EvaluationOutput(StageOutput):
 
     def same_methods(self, found: Evaluation) -> list[str]:
         """The methods whose answers in another evaluation hold for this one."""
-        ours, theirs = self.config["methods"], found.config.get("methods", {})
+        ours, theirs = self.named_as(found.config)["methods"], found.config.get("methods", {})
         if _decoding(found.config) != _decoding(self.config):
             return []
         same = [name for name in ours if theirs.get(name) == ours[name]]
@@ -126,7 +126,8 @@ class EvaluationOutput(StageOutput):
 
     def is_same_judge(self, found: Evaluation) -> bool:
         """Whether verdicts of another evaluation on equal answers hold for this one."""
-        same = all(found.config.get(key) == self.config[key] for key in ("judge", "baseline"))
+        ours = self.named_as(found.config)
+        same = all(found.config.get(key) == ours[key] for key in ("judge", "baseline"))
         return same and found.inputs.get(_REWARD) == self.fingerprints.get(_REWARD)
 
     def _keep_answers(self, name: str, found: Evaluation, answers: RecordFile) -> int:

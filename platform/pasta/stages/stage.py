@@ -4,7 +4,7 @@ complete.
 A stage's identity is a digest of its configuration (without its names and output directory) and of its inputs.
 Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started again
 finds it and continues, another stage never takes it for its own. A stage may keep a part of what others left
-(``StageOutput.reuses``).
+(``StageOutput.reuses``). A finished output is also found where its inputs were moved (``Stage.named_as``).
 """
 
 import glob
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,8 +79,21 @@ class Stage:
                 )
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether ``manifest`` describes this stage's output."""
-        return manifest.identity == self.identity
+        """Whether ``manifest`` describes this stage's output, wherever its inputs lay then."""
+        return manifest.identity in (self.identity, self.identity_with(self.named_as(manifest.config)))
+
+    def named_as(self, config: Mapping[str, Any], names: Container[str] | None = None) -> dict[str, Any]:
+        """This stage's configuration with the paths of its inputs (of those in ``names``, if given) as ``config`` has
+        them: what was moved, or is named by a link, has the fingerprint that it had.
+
+        Not of inputs with files that are known by size and time: of two models both may be equal.
+        """
+        known = {
+            name
+            for name, value in self.inputs.items()
+            if (names is None or name in names) and _is_known_by_content(Path(value["path"]))
+        }
+        return _renamed(self.config, config, known)
 
     def reuses(self, directory: Path) -> bool:
         """Whether a part of what another stage has left in ``directory``, finished or not, holds for this one too."""
@@ -96,9 +109,9 @@ class Stage:
         manifest = read_manifest(directory)
         if manifest is None or not self.made(manifest):
             return []
-        found = {name: read_manifest(Path(value["path"])) for name, value in manifest.inputs.items()}
+        found = {name: read_manifest(Path(value["path"])) for name, value in self.inputs.items()}
         return [
-            f"{name} ({manifest.inputs[name]['path']})"
+            f"{name} ({self.inputs[name]['path']})"
             for name, other in found.items()
             if other is not None and other.finished > manifest.finished
         ]
@@ -119,12 +132,14 @@ class Stage:
         """The first thing that ``other`` was made with differently."""
         if other.stage != self.stage:
             return f"not {self.stage!r}"
-        ours, theirs = by_dotted_key(self.config), by_dotted_key(other.config)
+        prints = {name: value.get("fingerprint") for name, value in other.inputs.items()}
+        same = {name for name, value in self.inputs.items() if prints.get(name) == value["fingerprint"]}
+        ours, theirs = by_dotted_key(self.named_as(other.config, same)), by_dotted_key(other.config)
         keys = ours.keys() | theirs.keys()
         if changed := changed_key(ours, theirs, keys - _DIGESTS):
             return changed
         for name, value in self.inputs.items():
-            if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
+            if name not in same:
                 return f"another content of {name} ({value['path']})"
         return changed_key(ours, theirs, keys & _DIGESTS) or "another identity"
 
@@ -268,6 +283,17 @@ def changed_key(ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterab
     return ""
 
 
+def _renamed(ours: Any, theirs: Any, names: Container[str], key: str = "") -> Any:
+    """``ours`` with the text at the dotted keys in ``names`` taken from ``theirs``, where that is text, too."""
+    if isinstance(ours, dict):
+        found = theirs if isinstance(theirs, Mapping) else {}
+        return {
+            name: _renamed(value, found.get(name), names, f"{key}.{name}" if key else str(name))
+            for name, value in ours.items()
+        }
+    return theirs if key in names and isinstance(ours, str) and isinstance(theirs, str) else ours
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``manifest.json``: the last thing before a directory is put in place."""
     write_whole(directory / MANIFEST, json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n")
@@ -301,6 +327,15 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     if source.is_absolute() or str(path).startswith("."):
         raise UserError(f"{name}: {path}: no such file or directory")
     return f"name:{path}"
+
+
+def _is_known_by_content(source: Path) -> bool:
+    """Whether no other content at another path has the fingerprint of this input: it is a finished stage, or all of its
+    files are hashed."""
+    if os.path.isdir(source) and read_manifest(source) is not None:
+        return True
+    files = source.rglob("*") if os.path.isdir(source) else [source]
+    return all(file.stat().st_size <= _HASHED_BYTES for file in files if os.path.isfile(file))
 
 
 def model_inputs(models: Mapping[str, str | None]) -> dict[str, str | Path]:

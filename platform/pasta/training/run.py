@@ -118,8 +118,10 @@ class TrainingStage(Stage):
         with the steps that ``config`` records.
         """
         steps = {key: value for key, value in config.get("schedule", {}).items() if key in _UNSEEN_STEPS}
-        earlier = {**self.config, "schedule": {**self.config["schedule"], **steps}}
-        return answers in ("", self.answers) and identity in (self.identity, self.identity_with(earlier))
+        named = self.named_as(config)
+        earlier = {**named, "schedule": {**named["schedule"], **steps}}
+        known = (self.identity, self.identity_with(named), self.identity_with(earlier))
+        return answers in ("", self.answers) and identity in known
 
     def difference(self, other: Manifest) -> str:
         """The first thing that ``other`` was made with differently, and that the weights depend on."""
