@@ -230,6 +230,26 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path, monkeypatch, ca
     assert "the weights belong to another vocabulary" in line
 
 
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("damage", ["a pointer of git-lfs", "a link to nothing"])
+def test_weights_that_were_copied_in_part_are_told_before_any_worker_starts(
+    tmp_path, monkeypatch, capsys, damage, heads
+):
+    """Snapshots of the Hub's cache are links; beside draft heads one to nothing ended in a stack trace."""
+    path, weights = write_config(tmp_path), tmp_path / "twin" / "model.safetensors"
+    if heads:
+        save_misfit_heads(tmp_path / "twin")
+    weights.unlink()
+    if damage == "a link to nothing":
+        weights.symlink_to("../../blobs/gone")
+    else:
+        weights.write_text("version https://git-lfs.github.com/spec/v1\n")
+    said = "has not all of a model's weights" if damage == "a link to nothing" else "model.safetensors is cut"
+    line = fail(monkeypatch, capsys, "--config", str(path))
+    assert line.startswith(f"error: twin: {tmp_path / 'twin'}")
+    assert said in line
+
+
 def test_a_missing_configuration_is_named(monkeypatch, capsys):
     assert "gone.yaml: no such file" in fail(monkeypatch, capsys, "--config", "gone.yaml")
 

@@ -12,7 +12,7 @@ from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.families import check_architecture, check_vocabulary, pretrained_config, text_part
 from pasta.engine.head_files import check_heads_beside, has_heads
 from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
-from pasta.engine.snapshots import model_directory
+from pasta.engine.snapshots import check_local_weights, model_directory
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, encode_messages
@@ -93,10 +93,10 @@ def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str =
 
 
 def check_model(key: str, source: str) -> Any:
-    """Check that a model's configuration, vocabulary and draft heads fit together, without its weights; returns its
-    tokenizer.
+    """Check that a model's configuration, vocabulary and draft heads fit together, and that its files of weights are
+    whole, without reading them; returns its tokenizer.
 
-    Raises UserError, naming ``key``, if there is none, they do not, or the engine does not know its family.
+    Raises UserError, naming ``key``, if there is none, they do not, are not, or the engine does not know its family.
     """
     model, tokenizer = text_part(read_config(key, source)), read_tokenizer(key, source)
     check_architecture(model, f"{key}: {source}")
@@ -105,5 +105,6 @@ def check_model(key: str, source: str) -> Any:
     except CodecError as error:
         raise UserError(f"{key}: {source}: {error}") from None
     check_vocabulary(codec, getattr(model, "vocab_size", None), f"{key}: {source}")
+    check_local_weights(source, key)
     check_heads_beside(source, key)
     return tokenizer

@@ -1,5 +1,6 @@
 """Models in the local Hugging Face cache, by their names on the Hub: found without a look at the network."""
 
+import os
 from pathlib import Path
 
 from pasta.errors import UserError
@@ -58,6 +59,12 @@ def check_weights(folder: Path, where: str) -> None:
             raise UserError(
                 f"{where}: {file.name} is cut, or no weights ({file.stat().st_size} bytes); copy it again"
             )
+
+
+def check_local_weights(source: str, key: str) -> None:
+    """``check_weights`` for the model that a configuration's ``key`` names, if ``source`` is a directory."""
+    if os.path.isdir(source):
+        check_weights(Path(source), f"{key}: {source}")
 
 
 def _weights(folder: Path) -> set[Path]:

@@ -1,6 +1,5 @@
 """Builds the model to train: from scratch or from a directory, with rows for the control tokens."""
 
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -24,7 +23,7 @@ from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import check_source, read_config, read_tokenizer
 from pasta.engine.families import check_architecture, pretrained_config, text_part
 from pasta.engine.pretrained import read_pretrained
-from pasta.engine.snapshots import check_weights
+from pasta.engine.snapshots import check_local_weights
 from pasta.errors import UserError, first_line, one_line
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens, has_chat_template
 from pasta.lang.positions import Scheme
@@ -91,8 +90,7 @@ def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -
     assert section.init_from is not None
     config = text_part(read_config("model.init_from", section.init_from))
     check_architecture(config, f"model.init_from: {section.init_from}")
-    if os.path.isdir(section.init_from):
-        check_weights(Path(section.init_from), f"model.init_from: {section.init_from}")
+    check_local_weights(section.init_from, "model.init_from")
     _check_attention(section, config)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
