@@ -336,11 +336,14 @@ def _records_of(config: EvaluateConfig) -> Path:
     wrong = "nothing is decoded with this configuration yet; run it first"
     if manifest is not None and not (wrong := _other_configuration(config, manifest)):
         return config.output_dir
-    # Beside a finished one with another judge there may be one that goes on from its answers.
+    # Its models or prompts may have been moved since. Beside a finished one with another judge there may be one that
+    # goes on from its answers.
     with suppress(UserError) if manifest is not None else nullcontext():
-        work_dir = stage(config).work_dir
-        if (work_dir / ANSWERS).is_file():
-            return work_dir
+        output = stage(config)
+        if output.is_done:
+            return config.output_dir
+        if (output.work_dir / ANSWERS).is_file():
+            return output.work_dir
     raise UserError(f"--report-only: {config.output_dir}: {wrong}")
 
 

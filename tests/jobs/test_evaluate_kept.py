@@ -463,6 +463,16 @@ def test_a_model_that_has_changed_since_answers_anew(tmp_path):
     assert stage().same_methods(replace(made, config={**before.config, "repeats": 1})) == []
 
 
+def test_an_evaluation_whose_prompts_were_moved_is_done_and_gets_its_report_again(bench, capsys):
+    bench.run()
+    moved = (bench.folder / "prompts.jsonl").rename(bench.folder / "moved.jsonl")
+    bench.forget()
+    for option, said in (("", "nothing to do"), ("--report-only", "report written to")):
+        bench.run(option=option, prompts={"source": str(moved)})
+        assert said in capsys.readouterr().out
+    assert (bench.decoded, bench.judged) == ([], [])
+
+
 def test_models_that_were_moved_answer_and_judge_as_before(tmp_path):
     def stage(place: Path, judge: str = "judge") -> EvaluationOutput:
         models = {f"methods.{name}.model": str(place / name) for name in ("twin", "pasta")}
