@@ -84,16 +84,14 @@ class Stage:
 
     def named_as(self, config: Mapping[str, Any], names: Container[str] | None = None) -> dict[str, Any]:
         """This stage's configuration with the paths of its inputs (of those in ``names``, if given) as ``config`` has
-        them: what was moved, or is named by a link, has the fingerprint that it had.
-
-        Not of inputs with files that are known by size and time: of two models both may be equal.
-        """
-        known = {
+        them, where the same was found: moved, copied, or named by a link."""
+        earlier = by_dotted_key(config)
+        same = {
             name
             for name, value in self.inputs.items()
-            if (names is None or name in names) and _is_known_by_content(Path(value["path"]))
+            if (names is None or name in names) and _is_same(Path(value["path"]), earlier.get(name))
         }
-        return _renamed(self.config, config, known)
+        return _renamed(self.config, config, same)
 
     def reuses(self, directory: Path) -> bool:
         """Whether a part of what another stage has left in ``directory``, finished or not, holds for this one too."""
@@ -329,11 +327,16 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     return f"name:{path}"
 
 
-def _is_known_by_content(source: Path) -> bool:
-    """Whether no other content at another path has the fingerprint of this input: it is a finished stage, or all of its
-    files are hashed."""
-    if os.path.isdir(source) and read_manifest(source) is not None:
-        return True
+def _is_same(source: Path, earlier: object) -> bool:
+    """Whether an input is what lay at the path ``earlier``, given that their fingerprints are equal.
+
+    Two runs of one stage have one fingerprint: while both outputs are there, their manifests tell them apart. So may
+    have two files that are known by size and time: these count as the same at one path only.
+    """
+    if not isinstance(earlier, str):
+        return False
+    if os.path.isdir(source) and (manifest := read_manifest(source)) is not None:
+        return read_manifest(Path(earlier)) in (None, manifest)
     files = source.rglob("*") if os.path.isdir(source) else [source]
     return all(file.stat().st_size <= _HASHED_BYTES for file in files if os.path.isfile(file))
 
