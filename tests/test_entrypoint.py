@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 import serve.__main__
 from jobs import sft
 from pasta.cli.commands import run
-from pasta.entrypoint import CommandParser
+from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from tests.support.paths import ROOT
 
@@ -72,6 +73,38 @@ def test_a_path_is_what_was_typed():
     assert (found.file, found.out) == (Path("-"), Path("a"))
     found = parser.parse_args([".", "--out", " b"])
     assert (found.file, found.out) == (Path(), Path(" b"))
+
+
+def test_a_user_without_a_home_is_told_to_name_one(monkeypatch, capsys):
+    """A container whose user has no entry in /etc/passwd: it was a stack trace."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    with pytest.raises(SystemExit, match="2"):
+        run_main(lambda: len(Path.home().parts))
+    error = (
+        f"error: HOME: is not set, and user {os.getuid()} has no home; expected a directory: export HOME=…\n"
+    )
+    assert capsys.readouterr().err == error
+
+
+def test_another_error_while_it_runs_keeps_its_stack_trace():
+    def broken():
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_main(broken)
+
+
+def test_a_home_that_cannot_be_written_is_named(monkeypatch, capsys):
+    monkeypatch.setenv("HOME", "/no/home")
+
+    def refused():
+        raise PermissionError(13, "Permission denied", "/no/home/.ray")
+
+    with pytest.raises(SystemExit, match="2"):
+        run_main(refused)
+    error = "error: '/no/home/.ray': Permission denied; expected a home that can be written: export HOME=…\n"
+    assert capsys.readouterr().err == error
 
 
 def test_every_command_line_is_read_by_it():

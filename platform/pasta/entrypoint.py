@@ -26,6 +26,7 @@ _REFUSALS = {
     errno.EPERM,
     errno.EROFS,
 }
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class CommandParser(ArgumentParser):
@@ -80,9 +81,9 @@ class _StoreOnce(Action):
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's main function and exit the process with its code.
 
-    A UserError, and what the operating system refuses of a file, becomes one line ``error: …`` on stderr and exit code
-    2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``) ends the command quietly. Anything else
-    is a bug and keeps its stack trace.
+    A UserError, what the operating system refuses of a file, and a home that is needed and missing become one line
+    ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``)
+    ends the command quietly. Anything else is a bug and keeps its stack trace.
     """
     # Closed by the shell (`>&-`) a stream is None: it has no encoding, and print() takes the other one.
     if sys.stdout is None:
@@ -109,9 +110,27 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         if error.errno not in _REFUSALS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
         named = f"{error.filename!r}: " if error.filename is not None else ""
-        print(f"error: {one_line(f'{named}{error.strerror}')}", file=sys.stderr)
+        print(f"error: {one_line(f'{named}{error.strerror}')}{_of_home(error)}", file=sys.stderr)
+        code = EXIT_USER_ERROR
+    except RuntimeError as error:
+        # Of pathlib, for whoever asks for the home: this project, W&B, Ray.
+        if str(error) != "Could not determine home directory.":
+            raise
+        print(
+            f"error: HOME: is not set, and user {os.getuid()} has no home; expected a directory: export HOME=…",
+            file=sys.stderr,
+        )
         code = EXIT_USER_ERROR
     sys.exit(code)
+
+
+def _of_home(error: OSError) -> str:
+    """What to do if the home refused a hidden folder that no user has named, such as Ray's for its token."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    hidden = str(error.filename).startswith(f"{home}/.")
+    return (
+        "; expected a home that can be written: export HOME=…" if hidden and error.errno in _READ_ONLY else ""
+    )
 
 
 def _nowhere() -> TextIO:
