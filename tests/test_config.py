@@ -444,3 +444,28 @@ def test_a_command_whose_stderr_is_closed_says_nothing_on_stdout():
     command = shlex.join([sys.executable, "-c", MAIN.format(body="raise UserError('a')")]) + " 2>&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("text", ["/data/run #2/out", "#2", "'a' # b"])
+def test_an_override_s_value_is_not_cut_at_a_comment(tmp_path, text):
+    """A job wrote to /data/run."""
+    path = tmp_path / "a.yaml"
+    path.write_text("name: a\n")
+    with pytest.raises(
+        ConfigError, match=r"override .*: '#' begins a comment, .*in quotes: --set 'name=\"…\"'$"
+    ):
+        load_config(path, _Named, [f"name={text}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("a#2", "a#2"), ('"a #2"', "a #2"), ("'a #2'", "a #2"), ("|-\n  a #2", "a #2")]
+)
+def test_an_override_s_value_may_hold_what_is_no_comment(tmp_path, text, value):
+    path = tmp_path / "a.yaml"
+    path.write_text("name: a  # a comment\n")
+    assert load_config(path, _Named, [f"name={text}"]) == _Named(value)
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str

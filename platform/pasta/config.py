@@ -57,9 +57,9 @@ class ConfigError(UserError):
 def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[str] = ()) -> T:
     """Read the YAML file ``path`` into ``cls``, with ``overrides`` of the form ``a.b=value`` applied on top.
 
-    The values of overrides are YAML too (``lr=2e-3``, ``layers=[1, 2]``); a number in a key is an index into a list.
-    Raises ConfigError for anything that is not exactly what ``cls`` declares. Text and paths are one line each, but for
-    what is marked as FREE_TEXT.
+    The values of overrides are YAML too (``lr=2e-3``, ``layers=[1, 2]``), without comments; a number in a key is an
+    index into a list. Raises ConfigError for anything that is not exactly what ``cls`` declares. Text and paths are one
+    line each, but for what is marked as FREE_TEXT.
     """
     name, read = os.fspath(path), read_yaml(path)
     try:
@@ -196,6 +196,10 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
             quoted = f"--set '{dotted}=\"{text}\"'"
             hint = f"; expected text that begins with {text[0]!r} in quotes: {quoted}"
         raise ConfigError(f"{error}{hint}") from None
+    if "#" in text and _ends_in_comment(text, value):
+        raise ConfigError(
+            f"{named}: '#' begins a comment, expected none; a text that holds it goes in quotes: --set '{dotted}=\"…\"'"
+        )
     target: Any = data
     for depth, key in enumerate(keys):
         if isinstance(target, list) and key in map(str, range(len(target))):
@@ -213,6 +217,14 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
         if isinstance(target, dict) and target.get(index) is None:
             target[index] = {}
         target = target[index]
+
+
+def _ends_in_comment(text: str, value: Any) -> bool:
+    """Whether ``text``, which is YAML for ``value``, ends in a comment: more text behind it then changes nothing."""
+    try:
+        return bool(parse_yaml(f"{text}x", "") == value)
+    except UserError:
+        return False
 
 
 def _explain(error: ValidationError, data: Any, cls: Any, source: str) -> ConfigError:
