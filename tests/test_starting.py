@@ -157,6 +157,7 @@ def test_models_methods_and_judges_are_checked_without_torch(tmp_path):
         "id2label": {"0": "r"},
     }
     (tmp_path / "config.json").write_text(json.dumps(reward))
+    (tmp_path / "pytorch_model.bin").touch()  # is not read
     run = [sys.executable, "-c", CHECKED, str(tmp_path)]
     assert subprocess.run(run, cwd=ROOT, check=False).returncode == 0
 

@@ -140,4 +140,4 @@ def _low(estimate: Estimate | None) -> float:
 
 
 def _is_above(estimate: Estimate | None, none: float) -> bool:
-    return _low(estimate) > none + _EQUAL and estimate is not None and estimate.excludes(none)
+    return estimate is not None and estimate.low > none + _EQUAL and estimate.excludes(none)
