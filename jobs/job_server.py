@@ -152,6 +152,16 @@ class JobServer:
                     return
                 log.add(text)
 
+    def _way(self) -> str:
+        """What to do if requests took a proxy of the web that does not lead there; empty if they took none. The proxy's
+        address may hold a password."""
+        import requests
+
+        if not requests.utils.get_environ_proxies(self.address):
+            return ""
+        host = urlsplit(self.address).hostname
+        return f" Requests go through the proxy of the environment; export no_proxy={host} if it knows no way there"
+
     @contextlib.contextmanager
     def _in_one_line(self) -> Iterator[None]:
         import aiohttp
@@ -170,11 +180,13 @@ class JobServer:
             raise UserError(f"{self.address} {reason}") from None
         except (requests.JSONDecodeError, KeyError):
             raise UserError(
-                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265"
+                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265{self._way()}"
             ) from None
         except (requests.RequestException, aiohttp.ClientError, OSError) as error:
             kind = "timed out" if isinstance(error, requests.Timeout) else _line(_cause(str(error)))
-            raise UserError(f"{self.address} cannot be reached ({kind}); is the cluster running?") from None
+            raise UserError(
+                f"{self.address} cannot be reached ({kind}); is the cluster running?{self._way()}"
+            ) from None
         except (RuntimeError, ValueError) as error:
             if isinstance(error, UserError):
                 raise

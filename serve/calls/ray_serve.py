@@ -6,8 +6,9 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
 - ``handle.options(_by_reference=False)``: send calls over gRPC.
 - ``RequestRouter._choose_replica_for_request`` and ``_deployment_id``, with ``session_id`` as the pin: call one
   particular replica.
-- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, and those of serve/ingress.py, which Ray Serve (of one
-  gRPC) reads when a process starts; the constants that it makes of two of them (``started_proxy``).
+- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV`` (``grpc_proxy`` is gRPC's), and those of
+  serve/ingress.py, which Ray Serve reads when a process starts; the constants that it makes of two of them
+  (``started_proxy``).
 - ``SERVE_CONTROLLER_NAME`` and ``SERVE_NAMESPACE``: find the controller before it answers.
 - The closure of the ``send`` that a replica gives to an ASGI application, with its ``MessageQueue``: see how many
   messages wait for the proxy.

@@ -147,6 +147,20 @@ def test_a_cluster_that_stays_away_ends_the_following_and_not_the_job(breaking, 
     assert not other.ended
 
 
+def test_a_proxy_of_the_web_on_the_way_is_told(monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(
+        UserError, match=r"cannot be reached .*export no_proxy=127.0.0.2 if it knows no"
+    ) as caught:
+        JobServer("http://127.0.0.2:8265", {})
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.2")
+    with pytest.raises(UserError, match=r"is the cluster running\?$"):
+        JobServer("http://127.0.0.2:8265", {})
+
+
 @pytest.mark.parametrize("name", job_server.RAYS_LOGGERS)
 def test_ray_still_logs_by_the_names_that_are_kept_quiet(name):
     gone = f"ray {ray.__version__} has no module {name} with a logger: look where its lines come from now"

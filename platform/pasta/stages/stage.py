@@ -330,8 +330,8 @@ def input_fingerprint(name: str, path: str | Path) -> str:
 def _is_same(source: Path, earlier: object) -> bool:
     """Whether an input is what lay at the path ``earlier``, given that their fingerprints are equal.
 
-    Two runs of one stage have one fingerprint: while both outputs are there, their manifests tell them apart. So may
-    have two files that are known by size and time: these count as the same at one path only.
+    Two runs of one stage have one fingerprint: while both outputs are there, their manifests tell them apart. Two
+    large files, known by size and time alone, may have one too: what holds such files is the same at one path only.
     """
     if not isinstance(earlier, str):
         return False
