@@ -139,6 +139,7 @@ def test_imports_stay_inside_the_walls(package):
             assert top(module) not in {"jobs", "serve"}, f"{file} imports {module}"
 
 
+@pytest.mark.slow
 def test_ray_is_imported_in_jobs_and_serve_only():
     for file in sources(LIBRARY):
         assert "ray" not in {top(module) for module in imports(file)}, f"{file} imports ray"
@@ -210,6 +211,7 @@ def test_files_stay_short():
 SHARED_NAMES = {"main", "parser", "stage", "run", "inputs", "prepare", "make_trainer", "train"}
 
 
+@pytest.mark.slow
 def test_a_public_class_or_function_has_a_name_of_its_own():
     places: dict[str, list[str]] = {}
     for file in sources(LIBRARY, ROOT / "jobs", ROOT / "serve"):
@@ -265,6 +267,7 @@ def test_the_lock_is_exact_and_belongs_to_no_machine():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line), line
 
 
+@pytest.mark.slow
 def test_make_lock_writes_every_pin_of_the_project(tmp_path):
     for name in ("Makefile", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path)

@@ -180,6 +180,7 @@ def test_rounds_with_a_compiled_peer_are_not_those_without(place, tmp_path, monk
     assert identities[0] != identities[1]
 
 
+@pytest.mark.slow
 def test_the_prompt_that_settings_are_chosen_with_may_be_longer_than_those_that_are_timed(
     place, tmp_path, no_llama
 ):
@@ -187,6 +188,7 @@ def test_the_prompt_that_settings_are_chosen_with_may_be_longer_than_those_that_
     assert run(place, tmp_path, *options)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_replay_reports_the_documents_that_are_drawn_not_those_of_an_earlier_run(
     place, tmp_path, monkeypatch, no_llama
 ):
@@ -205,6 +207,7 @@ def test_a_replay_reports_the_documents_that_are_drawn_not_those_of_an_earlier_r
     assert reported == [4, 2, 3]
 
 
+@pytest.mark.slow
 def test_growth_and_prefill_report_the_points_that_are_asked_for_not_those_of_an_earlier_run(
     place, tmp_path, no_llama
 ):
@@ -307,6 +310,7 @@ def test_formats_of_which_none_runs_here_are_one_clear_line(place, tmp_path, mon
         run(place, tmp_path, "--formats", "int8,int4", "--parts", "decode")
 
 
+@pytest.mark.slow
 def test_a_shape_that_has_no_room_for_any_of_the_formats_is_left_out(
     place, tmp_path, monkeypatch, no_llama, capsys
 ):
@@ -461,6 +465,7 @@ def test_a_session_decodes_a_token_in_every_row_in_every_step(prompts, lanes):
         assert tokens == prompts * lanes * (engine.num_steps - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 5])
 def test_a_session_times_as_many_steps_as_it_is_asked_for_however_many_run_together(lanes):
     session = OurSession(tiny(), [[5] * 300], 10, lanes)
@@ -480,6 +485,7 @@ class Fake:
         return Timing(0.1 * self.threads, count, count / self.threads, 1.0, 1.0 / self.threads, count)
 
 
+@pytest.mark.slow
 def test_the_fastest_settings_are_chosen_for_decoding_or_for_prefilling():
     assert fastest_setup(Fake(), [1], 4) == {"threads": 2}
     assert fastest_setup(Fake(), [1], 4, prefill=True) == {"threads": 1}

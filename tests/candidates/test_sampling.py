@@ -46,6 +46,7 @@ def test_candidates_differ_from_each_other_and_with_the_seed(records):
     assert other[0]["twin"] == records[0]["twin"]
 
 
+@pytest.mark.slow
 def test_a_candidate_s_fields_agree_with_its_tokens(records):
     codec = tiny().codec
     threads = 0

@@ -71,6 +71,7 @@ async def batches_of(engine, request):
     return [batch async for batch in engine.events(await engine.submit(request))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [0, 3])
 def test_a_stream_has_the_events_of_the_steps_in_their_order(interval):
     bare, expected = new_engine(), []
@@ -184,6 +185,7 @@ def test_a_request_whose_submission_is_cancelled_is_not_decoded():
     assert with_engine(scenario) == (0, 0, {})
 
 
+@pytest.mark.slow
 def test_stopping_ends_open_streams_and_leaves_no_request_in_the_engine():
     """Another façade, or a call of its own, may use the engine afterwards."""
     bare = new_engine(num_slots=1)

@@ -188,6 +188,7 @@ def test_tokens_that_the_grammar_forces_cost_no_step_in_a_chunk_that_is_decoded_
     assert helped.steps < plain.steps
 
 
+@pytest.mark.slow
 def test_tokens_that_the_grammar_forces_cost_no_step_while_chunks_are_decoded_elsewhere():
     """The main thread makes its promises as fast as where all chunks are at home."""
 
@@ -230,6 +231,7 @@ def test_a_chunk_stays_where_the_limits_have_too_little_to_lend():
     assert while_here.response_ids == engine().generate(request.replace(place_locally=None)).response_ids
 
 
+@pytest.mark.slow
 def test_a_chunk_that_no_other_engine_takes_is_decoded_here_after_all():
     expected, home, adopted = undisturbed(), engine(), []
     request_id = home.submit(ask(place_locally=away))
@@ -312,6 +314,7 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
     assert finish(second, request_id).response_ids == expected.response_ids
 
 
+@pytest.mark.slow
 def test_an_answer_that_lacks_only_chunks_from_elsewhere_takes_no_steps_on_another_engine():
     """Its main thread had ended before its home was lost: the steps and times are this answer's, not the engine's."""
     first, decoded, forks = engine(), [], []
@@ -338,6 +341,7 @@ def test_an_answer_that_lacks_only_chunks_from_elsewhere_takes_no_steps_on_anoth
     assert 0 <= result.queue_s <= result.ttft_s == result.total_s
 
 
+@pytest.mark.slow
 def test_answers_go_on_around_one_that_waits_for_its_chunks():
     """The waiting one has more segments than those that decode, and its slot lies between theirs."""
     plain = ask(parallel=False, limits=replace(LIMITS, max_tokens=250))

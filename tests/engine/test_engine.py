@@ -75,6 +75,7 @@ def test_greedy_tokens_do_not_depend_on_company():
     assert [result.response_ids for result in two_slots] == expected
 
 
+@pytest.mark.slow
 def test_a_recorded_forward_is_replayed_for_slots_that_do_not_begin_with_the_first(monkeypatch):
     short = [ask("x", limits=Limits(max_tokens=3)), ask(TEXTS[2])]
     expected = [result.response_ids for result in run(engine(trace_forward=False), *short)[0]]
@@ -172,6 +173,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_while_others_decode():
     assert tokens == 4
 
 
+@pytest.mark.slow
 def test_admission_waits_for_a_slot():
     e = engine(num_slots=1)
     for _ in range(3):
@@ -195,6 +197,7 @@ def test_cancelling_frees_the_cache_between_two_steps():
     assert not e.has_work
 
 
+@pytest.mark.slow
 def test_a_freed_slot_shows_nothing_of_its_last_request():
     fresh = run(engine(num_slots=1), ask("y"))[0][0].response_ids
     e = engine(num_slots=1)
@@ -284,6 +287,7 @@ def test_top_k_one_is_greedy():
     assert top == greedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
 def test_a_small_temperature_is_greedy(temperature):
     """Also one that a float32 takes for 0: it once ended in tokens that are not allowed, and stopped the engine."""

@@ -34,6 +34,7 @@ def steps(engine):
     return seen, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_flat_steps_give_the_logits_of_padded_ones(family, traced):

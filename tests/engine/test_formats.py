@@ -146,6 +146,7 @@ def test_the_cache_of_integer_layers_has_16_bits(name, cached):
     assert loaded.model.dtype == torch.float32
 
 
+@pytest.mark.slow
 @integers
 def test_an_answer_in_integers_is_the_same_in_every_company(name, made):
     loaded = random_model(CONFIGS["llama"], byte_level(), dtype=name, device="cpu")
@@ -225,6 +226,7 @@ def test_a_machine_without_products_of_bytes_refuses_integers_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_in_every_format(tmp_path):
     tiny().model.save_pretrained(tmp_path)
     byte_level().save_pretrained(tmp_path)

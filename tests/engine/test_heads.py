@@ -55,6 +55,7 @@ def test_an_engine_leaves_nothing_on_its_model():
     assert not LOADED.model.get_output_embeddings()._forward_pre_hooks
 
 
+@pytest.mark.slow
 def test_a_traced_forward_keeps_its_states(every_draft):
     config = {**SIZES, "trace_forward": True}
     asked = requests(12, count=2, limits=SHORT)

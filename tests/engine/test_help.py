@@ -114,6 +114,7 @@ def repeating(count=8):
     ]
 
 
+@pytest.mark.slow
 @helps
 def test_an_answer_that_repeats_itself_ends_in_the_same_place(config):
     plain = decode(PLAIN, repeating(), at_once=1)
@@ -152,6 +153,7 @@ CHUNKS = "".join(f'<promise topic="{name}" tokens="90"/><async>{CHUNK}{name}</as
 AGAIN = "Tiber. Paris lies on the Seine. Rome lies on the Tiber. Paris"  # it ends where all is drafted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [AGAIN, "Tiber. a", "Tiber. b", "ca"])
 @pytest.mark.parametrize("config", [DRAFTS, HELP], ids=["drafts", "both"])
 def test_a_stop_string_leaves_drafts_on_while_several_threads_live(config, stop):
@@ -218,6 +220,7 @@ def test_log_probabilities_are_reported_for_every_token_and_the_same():
             assert found.chosen == pytest.approx(expected.chosen, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_disturbs_no_other():
     asked, plain = requests(1), answers(1, PLAIN)
     engine, results = Engine(LOADED, HELP), {}
@@ -232,6 +235,7 @@ def test_a_cancelled_request_disturbs_no_other():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replay_feeds_the_same_document_in_fewer_steps(seed):
     ids = [*CODEC.encode(random_document(seed, depth=3)), CODEC.eos_id]

@@ -41,6 +41,7 @@ def layers(name: str) -> nn.Sequential:
     return nn.Sequential(*(linear(name, inputs=1024, outputs=4096) for _ in range(2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*formats(), "int4"])
 def test_weights_move_and_results_stay(name):
     model = layers(name)
@@ -52,6 +53,7 @@ def test_weights_move_and_results_stay(name):
     assert all(torch.equal(layer(x), known) for layer, known in zip(model, before, strict=True))
 
 
+@pytest.mark.slow
 def test_less_than_a_huge_page_stays_where_it_is(tmp_path):
     built()
     model = load_model(save_tiny_model(tmp_path), dtype="float32", device="cpu").model

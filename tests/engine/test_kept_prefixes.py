@@ -38,6 +38,7 @@ def test_of_conversations_with_a_long_system_prompt_the_least_recently_used_one_
     assert cached == [len(b), len(d), len(A + B) // CHUNK * CHUNK]
 
 
+@pytest.mark.slow
 def test_answers_to_one_prompt_take_no_further_slots():
     """Each would push another conversation out."""
     e = Watched()

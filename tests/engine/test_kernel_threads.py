@@ -124,6 +124,7 @@ assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 """
 
 
+@pytest.mark.slow
 def test_where_the_system_has_no_threads_left_there_are_fewer():
     """Nor are signals blocked from then on."""
     subprocess.run([sys.executable, "-c", WITHOUT_ROOM], check=True)

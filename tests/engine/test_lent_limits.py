@@ -44,6 +44,7 @@ def run_apart(home, other, request):
     return result, chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0, "drafts": False}], ids=["", "log-probabilities"])
 def test_what_a_chunk_that_is_taken_back_needs_is_left_to_it(fields):
     help_ = {} if fields else {"jump_forward": False, "drafts": 0}
@@ -120,6 +121,7 @@ def test_what_is_cut_off_does_not_depend_on_chunks_that_are_elsewhere():
     assert result.response_ids == expected.response_ids
 
 
+@pytest.mark.slow
 def test_a_chunk_elsewhere_that_repeats_itself_ends_where_it_would_end_at_home():
     home, other = (Engine(LOADED, EngineConfig(**SIZES, drafts=0)) for _ in range(2))
     detection = RepetitionDetection(4, 1, 2)

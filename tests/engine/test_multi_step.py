@@ -68,6 +68,7 @@ def test_answers_are_the_same_and_take_as_many_steps(seed, counted):
     assert sum(counted) > 3 * len(counted)
 
 
+@pytest.mark.slow
 def test_an_answer_that_repeats_itself_ends_in_the_same_step(counted):
     alone, together = decode(ONE_BY_ONE, repeating(), at_once=1), decode(TOGETHER, repeating(), at_once=1)
     assert alike(together) == alike(alone)
@@ -121,6 +122,7 @@ def test_beside_drafts_the_tokens_stay_the_same(jump, counted, monkeypatch):
     assert counted
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_replayed_is_the_one_that_was_given():
     text = "Paris lies on the Seine. Rome lies on the Tiber. " * 3
     chunks = "".join(f'<promise topic="{name}" tokens="90"/><async>{text}{name}</async>' for name in "abc")
@@ -268,6 +270,7 @@ def test_what_is_streamed_of_each_thread_is_the_same(counted):
     assert counted
 
 
+@pytest.mark.slow
 def test_steps_together_without_other_help_keep_the_order_of_turns_near_a_limit():
     config = {**SIZES, "jump_forward": False, "drafts": 0}
     limits = Limits(max_tokens=97, max_chunk_tokens=200, max_depth=3, max_topic_tokens=1)

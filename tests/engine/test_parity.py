@@ -90,6 +90,7 @@ def engine_logits(loaded, prompt, ids, config, monkeypatch):
     return out, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "seed", "traced"),
     [
@@ -157,6 +158,7 @@ def with_kernels(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.slow
 @families
 @pytest.mark.parametrize("traced", [False, True])
 def test_packed_and_fused_layers_change_nothing(family, traced, with_kernels, monkeypatch):
@@ -168,6 +170,7 @@ def test_packed_and_fused_layers_change_nothing(family, traced, with_kernels, mo
     assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_fused_layers_keep_their_biases(family, with_kernels, monkeypatch, tmp_path):
     config = copy.deepcopy(CONFIGS[family])

@@ -190,6 +190,7 @@ def test_more_choices_than_slots_share_one_prefill_too():
     assert set(answers(results)) == {cold(tuple(A))}
 
 
+@pytest.mark.slow
 def test_prompts_that_begin_alike_and_come_together_share_what_they_have_in_common():
     e = Watched()
     prompts = [A + [n] * 20 for n in range(200, 204)]

@@ -135,6 +135,7 @@ def test_another_device_than_torch_takes_is_one_line(models, follower, monkeypat
         load(models, "llama", ranks)
 
 
+@pytest.mark.slow
 def test_a_step_fails_when_a_rank_has_died(models, follower):
     process, ranks = follower
     engine = Engine(load(models, "llama", ranks), EngineConfig(**SIZES))

@@ -77,6 +77,7 @@ def test_a_gate_computes_what_torch_does(is_gelu, triton_kernels):
     torch.testing.assert_close(triton_kernels.gated(x, is_gelu), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "groups", "dim"), [(1, 1, 64), (3, 4, 24), (20, 4, 8)])
 def test_attention_reads_keys_in_parts_and_puts_them_together(lanes, groups, dim, triton_kernels):
     """Of the second and the third of four slots; the last of the 150 keys fill no whole block."""

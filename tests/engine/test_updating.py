@@ -50,6 +50,7 @@ def test_an_engine_decodes_with_new_weights_as_one_that_was_made_with_them(
     assert result.cached_tokens == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize(
     ("family", "packed"), [("llama", False), ("llama", None), ("gemma", False), ("qwen2", False)]

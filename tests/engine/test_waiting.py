@@ -78,6 +78,7 @@ def test_a_step_waits_for_the_device_once(family, monkeypatch, every_draft):
     assert engine.drafter.num_drafted > 20
 
 
+@pytest.mark.slow
 def test_a_captured_step_waits_for_the_device_once(few, every_draft):
     engine, stand_in = captured(with_heads())
     before = stand_in.num_replayed

@@ -90,6 +90,7 @@ def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, caps
     assert "| statement accuracy, sequential twin" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_speed_times_both_models(place, tmp_path):
     code, written = run(place, tmp_path, "speed", "--repeats", "2")
     assert code == 0
@@ -468,6 +469,7 @@ def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_
     assert imported - allowed == {"wandb", "jobs", "serve", "torchao"}
 
 
+@pytest.mark.slow
 def test_the_comparison_with_peers_needs_no_pydantic_either(tmp_path):
     show = (
         "import runpy, sys\n"

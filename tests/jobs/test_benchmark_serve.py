@@ -118,6 +118,7 @@ def test_a_peer_that_has_another_model_by_now_is_measured_anew(server, config, t
             assert written["settings"]["peer_model"] == first[0]
 
 
+@pytest.mark.slow
 def test_conversations_by_other_numbers_of_clients_are_held_anew(server, config, tmp_path, monkeypatch):
     """Their place among the numbers says which prompts are theirs: else some would be asked twice, and found cached."""
     own = contextlib.nullcontext(server.url)

@@ -36,6 +36,7 @@ def preference_file(directory: Path) -> Path:
     return pair_runs.write_config(directory, pair_runs.preference_dict(directory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), [("sft", sft_file), ("preference", preference_file)])
 def test_every_way_to_train_is_measured(kind, make, tmp_path):
     out = _run(kind, make(tmp_path), tmp_path, "--rounds", "2", "--steps", "1")

@@ -25,6 +25,7 @@ from tests.support.evaluations import answer
 from tests.support.interrupts import interrupt
 
 PROMPTS = 4
+pytestmark = pytest.mark.slow
 
 
 class Bench:

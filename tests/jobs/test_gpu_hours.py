@@ -58,6 +58,7 @@ def test_supervised_finetuning_takes_a_pass_for_each_answer(h100):
     assert row > estimator.row_tokens[False]
 
 
+@pytest.mark.slow
 def test_a_round_trains_on_at_most_a_pair_for_each_prompt_that_it_sampled(h100):
     stage = priced(h100)["prefer-2-4"]
     assert stage.work == "trains on 4,000 pairs at most, 1 epochs"
@@ -113,6 +114,7 @@ def test_a_reward_model_on_our_own_gpus_is_said_not_to_be_priced(h100):
     assert found["evaluate"].work.endswith("; without judge.reward.model")
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps([{"instruction": f"Question {n}?"} for n in range(5)]))

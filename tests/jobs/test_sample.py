@@ -124,6 +124,7 @@ def do_all_on(formats: Iterable[str]) -> Callable[..., None]:
     return do_all
 
 
+@pytest.mark.slow
 def test_the_manifest_tells_the_number_format_that_each_worker_took_and_a_line_that_they_differ(
     tmp_path, monkeypatch, capsys
 ):

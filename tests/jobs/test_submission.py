@@ -377,6 +377,7 @@ def test_the_environment_of_jobs_is_one_file_for_both_commands():
     assert environment == {"working_dir": ".", "env_vars": variables}
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_ray_s_is_one_line(tmp_path):
     import functools
     import http.server

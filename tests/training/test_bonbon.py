@@ -141,6 +141,7 @@ def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
     assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
 
 
+@pytest.mark.slow
 def test_log_probabilities_precomputed_in_one_number_format_are_not_taken_in_another(tmp_path: Path) -> None:
     made = [
         _trainer(tmp_path, precision=precision, reference_log_probs="precomputed").train_dataset[
@@ -179,6 +180,7 @@ def test_what_is_logged_has_its_meaning(tmp_path: Path) -> None:
     assert metrics["logps/chosen"] == pytest.approx(float(sum(chosen) / 4), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_held_out_figures_are_means_over_pairs_however_they_are_batched(tmp_path: Path) -> None:
     shared, alone = (_trainer(tmp_path, rows=rows, eval_pairs=3).evaluate() for rows in (2, 3))
     for name in ("rewards/margins", "rewards/chosen", "logps/chosen"):

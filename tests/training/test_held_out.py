@@ -87,6 +87,7 @@ def test_held_out_loss_is_a_mean_over_tokens_however_they_are_batched(tmp_path: 
     assert figures["eval_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_evaluation_tells_one_held_out_loss(tmp_path: Path) -> None:
     trainer, figures = _evaluate(tmp_path, Tracker(), eval_documents=5, eval_answers=1, row_length=1)
     told = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]

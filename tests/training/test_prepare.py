@@ -84,6 +84,7 @@ def test_held_out_answers_that_are_all_too_long_are_not_evaluated(tmp_path: Path
     assert trl_config(config, context).eval_strategy == "no"
 
 
+@pytest.mark.slow
 def test_shards_do_not_depend_on_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_id_in_its_directory_and_another_one_of_the_same_path_has_its_own(
     tmp_path: Path,
 ) -> None:

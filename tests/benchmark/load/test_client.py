@@ -93,6 +93,7 @@ def test_a_service_that_is_not_there_loses_the_answer():
     assert asyncio.run(run()).ending == "lost"
 
 
+@pytest.mark.slow
 def test_an_answer_without_an_end_is_stuck(server):
     assert answer_to(server, ask("hang"), timeout_s=0.5).ending == "stuck"
 

@@ -31,6 +31,7 @@ def values(records):
     return {metric.key: metric for metric in metrics}, "".join(tables.values())
 
 
+@pytest.mark.slow
 def test_answers_are_counted_by_kind_and_nothing_is_wrong_with_refusals(tmp_path):
     record = attack(tmp_path, memory=lambda: {"ray::Gateway 7": 100.0})
     assert record["statuses"] == {kind: {"400": 1} for kind in KINDS}
@@ -45,6 +46,7 @@ def test_answers_are_counted_by_kind_and_nothing_is_wrong_with_refusals(tmp_path
     assert "| all | 20 |" in " ".join(table.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -61,6 +63,7 @@ def test_a_wrong_answer_is_named_with_its_number_and_kind(tmp_path, answer, why)
     assert (metrics["hostile.wrong"].value, metrics["hostile.wrong"].passed) == (1, False)
 
 
+@pytest.mark.slow
 def test_a_request_that_holds_the_loop_is_named_once(tmp_path):
     def completion(server, number):
         if number == 5:  # the service remembers it
@@ -97,6 +100,7 @@ class StuckResponse(Response):
             pass
 
 
+@pytest.mark.slow
 def test_a_dropped_connection_is_no_answer(tmp_path):
     class Dropped(Response):
         async def __call__(self, scope, receive, send):
@@ -126,6 +130,7 @@ def test_a_run_is_kept_in_blocks_so_that_it_goes_on(tmp_path):
     assert hostile_keys(LoadSettings(tmp_path, hostile=250)) == ["0", "100", "200"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("health_ms", "passed"), [(99.0, True), (101.0, False)])
 def test_the_slowest_health_check_has_a_target(tmp_path, health_ms, passed):
     metrics, _ = values([{**attack(tmp_path), "health_ms": health_ms}])

@@ -159,6 +159,7 @@ def test_a_choice_among_told_values_goes_by_what_the_prompt_tells():
     assert as_told > 45  # the others have a typo
 
 
+@pytest.mark.slow
 def test_a_choice_is_also_of_the_one_that_has_a_value_not():
     turns = drawn("which_of", 300)
     assert re.search(r"(isn't|is not|isnt|doesn't|does not)", prompts("which_of"))

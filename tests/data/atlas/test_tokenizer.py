@@ -35,6 +35,7 @@ def test_broken_unicode_never_fails_and_valid_parts_come_back(codec: Codec, data
     assert codec.decode_text(codec.encode_text(text)) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("literal", [*CONTROL_TOKENS, *ROLE_TOKENS, '<promise topic="a" tokens="10"/>'])
 def test_literal_tags_in_text_are_plain_text(codec: Codec, literal: str) -> None:
     ids = codec.encode_text(f"a {literal} b{literal}")

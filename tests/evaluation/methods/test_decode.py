@@ -56,6 +56,7 @@ def test_each_method_answers_once_to_warm_up_and_is_then_timed():
         assert min(run.ttft_s for run in calls[name][1:]) <= answer["ttft_s"] <= min(answer["seconds"])
 
 
+@pytest.mark.slow
 def test_with_no_repeats_nothing_is_timed():
     calls: dict[str, list[Answer]] = {}
     record = decode_prompt(methods(calls), ENTRY, repeats=0)
@@ -64,6 +65,7 @@ def test_with_no_repeats_nothing_is_timed():
     assert all(answer["ttft_s"] is None for answer in record["answers"].values())
 
 
+@pytest.mark.slow
 def test_a_record_holds_the_prompt_and_the_methods_in_their_order():
     record = decode_prompt(methods(), ENTRY, repeats=0)
     assert record["messages"] == ENTRY.prompt.messages
@@ -86,6 +88,7 @@ def test_an_evaluation_decodes_what_the_benchmark_decodes():
         assert answers[name]["critical_path"] == pair[name]["critical_path"]
 
 
+@pytest.mark.slow
 def test_a_bias_opens_promises_that_the_model_would_not():
     def threads(bias: float) -> int:
         method = EngineMethod(engine(), LIMITS, parallel=True, promise_bias=bias)
@@ -95,6 +98,7 @@ def test_a_bias_opens_promises_that_the_model_would_not():
     assert threads(8.0) > 1
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_take_the_prompt_is_skipped_and_the_others_are_not():
     made = methods() | {"small": EngineMethod(engine(slot_tokens=16), LIMITS, parallel=False)}
     answers = decode_prompt(made, ENTRY, repeats=1)["answers"]
@@ -103,6 +107,7 @@ def test_a_method_that_cannot_take_the_prompt_is_skipped_and_the_others_are_not(
     assert answers["twin"]["seconds"]
 
 
+@pytest.mark.slow
 def test_a_method_that_takes_the_prompt_the_first_time_only_is_skipped_too():
     class Fickle(Watched):
         def answer(self, prompt: Prompt) -> Answer:
@@ -116,6 +121,7 @@ def test_a_method_that_takes_the_prompt_the_first_time_only_is_skipped_too():
     assert len(answers["twin"]["seconds"]) == 2
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_answers_nobody_ends_the_work():
     class Gone:
         def answer(self, prompt: Prompt) -> Answer:

@@ -96,6 +96,7 @@ def test_workers_share_what_an_endpoint_allows() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_once_however_many_methods_use_it(model, monkeypatch: pytest.MonkeyPatch):
     loads: list[str] = []
     load = methods.load_model

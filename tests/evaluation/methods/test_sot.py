@@ -79,6 +79,7 @@ def test_the_critical_path_is_the_skeleton_and_the_longest_point(listed: Answer,
     assert listed.critical_path <= listed.steps <= listed.critical_path + len(texts)
 
 
+@pytest.mark.slow
 def test_every_token_of_every_request_is_counted(listed: Answer, parts: Parts) -> None:
     skeleton, _, texts = parts
     assert listed.budget == {

@@ -74,6 +74,7 @@ def test_every_picture_opens_is_wide_enough_and_not_blank(report):
         )
 
 
+@pytest.mark.slow
 def test_the_report_links_to_what_is_there_and_to_all_of_it(report):
     directory, _, paths, text = report
     targets = set(re.findall(r"\]\(([^)]+)\)", text))
@@ -255,6 +256,7 @@ def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     assert "without the difficulty term" in text
 
 
+@pytest.mark.slow
 def test_a_win_rate_without_an_interval_says_why(tmp_path):
     """It stood alone, as if it were certain."""
     lengths = (0, 1, 2, 3, 4, 5)

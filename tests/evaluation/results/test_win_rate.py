@@ -84,6 +84,7 @@ def test_at_equal_lengths_it_is_the_raw_rate(items):
     assert rates.length_effect is None
 
 
+@pytest.mark.slow
 @FEW
 @given(many)
 def test_the_baseline_s_rate_is_the_rest(items):

@@ -62,6 +62,7 @@ def test_a_slow_upload_takes_a_place_before_it_has_arrived(served):
     assert asyncio.run(asyncio.wait_for(scenario(), 30)) == (429, 200)
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_while_it_uploads_is_no_failure(served, caplog):
     async def scenario():
         async with served({"max_ongoing_requests": 1, "body_timeout_s": 20.0}) as port:

@@ -212,6 +212,7 @@ def test_the_connection_of_a_client_that_reads_stays(monkeypatch):
     assert not left(True, 0.6, **{WRITE_TIMEOUT: 0.2})
 
 
+@pytest.mark.slow
 def test_other_responses_have_no_deadline():
     assert not left(False, 0.3)
 

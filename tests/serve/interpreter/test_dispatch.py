@@ -597,6 +597,7 @@ def test_an_answer_that_has_begun_is_not_continued_in_another_number_format_or_b
     with_replicas(config, scenario)
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_token_begins_anew_in_any_number_format_and_by_any_weights(
     config, b_computes_otherwise
 ):
@@ -639,6 +640,7 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
     with_replicas(config, scenario)
 
 
+@pytest.mark.slow
 def test_chunks_that_leave_report_nothing_of_the_prompt(config, monkeypatch):
     """An engine scores each token of a prompt that is to be reported, and of a chunk's that is all it sees: also the
     <async> that begins the chunk, whose position may lie before others'. Then nobody decodes it."""

@@ -144,6 +144,7 @@ def test_speedup_is_the_time_of_sequential_steps_over_the_time_it_took():
     assert (unknown["speedup"], unknown["timings"]["sequential_estimate_ms"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
     whole, _ = decode()
     stop = whole.text[len(whole.text) // 2 :][:3]
@@ -227,6 +228,7 @@ def test_what_a_stop_string_cut_is_no_document_even_if_every_thread_had_ended():
     assert finished.pasta["document"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_stop_string_ends_no_text_before_min_tokens_here_as_in_the_engine(parallel):
     bias = 7.0 if parallel else 0.0
