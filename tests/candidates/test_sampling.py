@@ -62,6 +62,7 @@ def test_a_candidate_s_fields_agree_with_its_tokens(records):
     assert threads > 0
 
 
+@pytest.mark.slow
 def test_the_twin_writes_no_tags(records):
     assert all(parse(record["twin"]["text"]).depth() == 0 for record in records)
 

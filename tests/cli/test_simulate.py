@@ -54,6 +54,7 @@ def simulate(path, *options):
     return run(["simulate", "--config", str(path), *options])
 
 
+@pytest.mark.slow
 def test_what_too_few_requests_cannot_say_is_empty(config, capsys):
     """A thousand answers were said to take 278,000,000,000 GPU hours."""
     path, values = config

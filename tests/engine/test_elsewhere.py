@@ -177,6 +177,7 @@ def test_a_chunk_that_is_decoded_elsewhere_has_drafts(guesses):
     assert helped.steps < 0.5 * plain.steps
 
 
+@pytest.mark.slow
 def test_tokens_that_the_grammar_forces_cost_no_step_in_a_chunk_that_is_decoded_elsewhere():
     request = ask(limits=replace(LIMITS, max_chunk_tokens=60, max_threads=60))
     for fork in forks_of(request):

@@ -296,6 +296,7 @@ def test_a_small_temperature_is_greedy(temperature):
     assert found == greedy
 
 
+@pytest.mark.slow
 def test_a_small_top_p_is_greedy():
     greedy = alone(sampling=SamplingParams()).response_ids
     top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_p=1e-6)))[0][0].response_ids
@@ -364,6 +365,7 @@ def test_many_requests_are_decoded_once_each_and_as_if_alone():
     assert most == 4
 
 
+@pytest.mark.slow
 def test_a_failed_request_leaves_nothing_that_reaches_later_ones(monkeypatch):
     """A mask does not stop a key that is not a number: its weight is 0 and the product is not a number still."""
     expected = alone(TEXTS[1]).response_ids

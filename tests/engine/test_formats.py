@@ -103,6 +103,7 @@ def test_a_row_of_integers_that_is_no_number_stays_none(name, made, value):
     assert out[[0, 2]].isfinite().all()
 
 
+@pytest.mark.slow
 @integers
 @families
 def test_every_family_decodes_in_integers_the_same_traced_and_untraced(family, name, made):

@@ -100,6 +100,7 @@ def plain_answers(**sampling):
     return decode(Engine(LOADED, EngineConfig(**SIZES, drafts=0)), requests(**sampling))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 50}])
 @pytest.mark.parametrize("drafts", [0, 4])
 def test_captured_steps_choose_the_same_tokens(sampling, drafts):

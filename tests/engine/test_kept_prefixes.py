@@ -7,6 +7,7 @@ from pasta.engine.choosing import GrammarFailed
 from tests.engine.test_prefixes import CHUNK, A, B, Watched, ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [[], [39]], ids=["unlike prompts", "prompts that begin alike"])
 @pytest.mark.parametrize(("order", "kept", "lost"), [("abc", "b", "a"), ("abac", "a", "b")])
 def test_the_least_recently_used_prefix_is_overwritten(order, kept, lost, begin):
@@ -29,6 +30,7 @@ def test_a_new_conversation_takes_what_is_shared_and_leaves_another_one_whole_wh
     assert cached == [0, shared, shared, *map(len, prompts)]
 
 
+@pytest.mark.slow
 def test_of_conversations_with_a_long_system_prompt_the_least_recently_used_one_is_overwritten():
     e = Watched(num_slots=3)
     a, b, c, d = with_a_long_system_prompt(4)

@@ -96,6 +96,7 @@ def test_kernels_keep_their_threads_while_these_are_claimed(layer, x):
     assert len(os.listdir("/proc/self/task")) > before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packed", "threads_of_torch"), [(True, 1), (False, 3)])
 def test_an_engine_claims_the_threads_where_kernels_compute_all_of_its_model(packed, threads_of_torch):
     """torch's own operators are then too small to share, and its threads would spin on cores that the kernels need."""

@@ -18,6 +18,8 @@ from pasta.sizes import EngineSettings
 from tests.support.models import CONFIGS, SMALL
 from tests.support.tokenizers import byte_level
 
+pytestmark = pytest.mark.slow
+
 # Imported once, by a server from which the ranks are forked.
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -91,7 +93,6 @@ def decode(engine):
     return ids, sum(result.cached_tokens for result in again.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     _, ranks = follower
@@ -110,7 +111,6 @@ def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     assert 2 * cut == sum(p.numel() for p in whole.parameters() if p.dim() == 2)
 
 
-@pytest.mark.slow
 def test_processes_share_several_models_and_engines(models, follower):
     """As an evaluation does: a model has engines of several sizes, and another model decodes in between."""
     _, ranks = follower
@@ -126,7 +126,6 @@ def test_processes_share_several_models_and_engines(models, follower):
     assert answers(ranks) == answers(None)
 
 
-@pytest.mark.slow
 def test_another_device_than_torch_takes_is_one_line(models, follower, monkeypatch):
     _, ranks = follower
     monkeypatch.setattr(ranks, "device_type", "cuda")
@@ -135,7 +134,6 @@ def test_another_device_than_torch_takes_is_one_line(models, follower, monkeypat
         load(models, "llama", ranks)
 
 
-@pytest.mark.slow
 def test_a_step_fails_when_a_rank_has_died(models, follower):
     process, ranks = follower
     engine = Engine(load(models, "llama", ranks), EngineConfig(**SIZES))

@@ -37,6 +37,7 @@ def run(models, prompts, out):
     return main(["people", *given]), json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_both_models_answer_and_the_shares_are_recorded(models, prompts, tmp_path, capsys):
     code, written = run(models, prompts, tmp_path / "people.json")
     assert code == 0

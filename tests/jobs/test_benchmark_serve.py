@@ -99,6 +99,7 @@ def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(
     assert all(re.search(rf"^\| {n} +\| {side} ", out, re.M) for n in (1, 2) for side in ("peer", "parallel"))
 
 
+@pytest.mark.slow
 def test_a_peer_that_has_another_model_by_now_is_measured_anew(server, config, tmp_path, monkeypatch):
     """A server is started again with another file, on the port of the one before."""
     own, first = contextlib.nullcontext(server.url), ["q8_0"]

@@ -223,6 +223,7 @@ def test_the_command_prints_a_row_for_each_stage_and_runs_nothing(h100, monkeypa
     assert not (ROOT / "runs/pipelines/gemma-7b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "stage"),
     [

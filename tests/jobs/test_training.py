@@ -233,6 +233,7 @@ def annotated_by_a_stage(values: dict[str, Any], directory: Path) -> Path:
     return shard
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
     sft.run(config)
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_anew_names_once_what_was_cut_with_another_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

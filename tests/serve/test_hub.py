@@ -199,6 +199,7 @@ def test_a_model_that_is_not_cached_is_checked_by_its_small_files_and_then_downl
     assert (cached(NAME) / "model.safetensors").read_bytes() == (files / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_name_that_the_hub_does_not_know_is_one_line(cache, files, monkeypatch):
     with hub_with(files) as (url, _):
         use(monkeypatch, url)

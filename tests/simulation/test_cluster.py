@@ -100,6 +100,7 @@ def test_nobody_waits_for_less_than_nothing_or_is_done_before_the_critical_path(
         assert served.total_s >= (costs.among_s or costs.step_s) * served.steps - 1e-9
 
 
+@pytest.mark.slow
 @quick
 @given(chosen, sizes, st.integers(1, 3))
 def test_slots_and_lanes_keep_to_their_limits(chosen, sizes, replicas):

@@ -44,6 +44,7 @@ def test_a_table_belongs_to_the_step_before_it_and_does_not_end_it(tmp_path: Pat
     assert (row["eval/loss"], row["eval/speedup"]) == (3.0, 1.5)
 
 
+@pytest.mark.slow
 def test_a_picture_is_logged_and_kept_with_the_run(tmp_path: Path) -> None:
     picture = tmp_path / "front.png"
     Image.new("RGB", (40, 20), "white").save(picture)

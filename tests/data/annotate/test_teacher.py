@@ -65,6 +65,7 @@ def ask(
     return found, server.requests
 
 
+@pytest.mark.slow
 def test_every_record_is_annotated_and_counted() -> None:
     found, requests = ask(lambda body, _: completion(truth(body)))
     assert {found[record.id].annotated for record in RECORDS} == set(TRUTH.values())

@@ -21,21 +21,20 @@ from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Chunk, Codec, Document, Text
 from tests.support.atlas_shapes import shape_of
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @given(st.text(max_size=80))
 def test_any_text_comes_back(codec: Codec, text: str) -> None:
     assert codec.decode_text(codec.encode_text(text)) == text
 
 
-@pytest.mark.slow
 @given(st.binary(max_size=40))
 def test_broken_unicode_never_fails_and_valid_parts_come_back(codec: Codec, data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     assert codec.decode_text(codec.encode_text(text)) == text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("literal", [*CONTROL_TOKENS, *ROLE_TOKENS, '<promise topic="a" tokens="10"/>'])
 def test_literal_tags_in_text_are_plain_text(codec: Codec, literal: str) -> None:
     ids = codec.encode_text(f"a {literal} b{literal}")
@@ -50,7 +49,6 @@ def test_a_users_prompt_holds_no_special_token_of_its_own(codec: Codec) -> None:
     assert [i for i in tricky if i in special] == [i for i in plain if i in special]
 
 
-@pytest.mark.slow
 def test_the_vocabulary_is_small_and_a_multiple_of_64(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(tmp_path, count=300, vocab_size=1600)
     assert len(tokenizer) <= 1600
@@ -60,7 +58,6 @@ def test_the_vocabulary_is_small_and_a_multiple_of_64(tmp_path: Path) -> None:
     assert loaded.get_vocab() == tokenizer.get_vocab()
 
 
-@pytest.mark.slow
 def test_training_again_gives_the_same_tokenizer(tmp_path: Path) -> None:
     for name in ("a", "b"):
         train_tokenizer(tmp_path / name, count=200)
@@ -122,7 +119,6 @@ def test_with_estimates_counts_inner_tags_after_filling_them() -> None:
     assert outer.tokens == 40
 
 
-@pytest.mark.slow
 def test_the_shape_of_the_answers_is_that_of_real_ones(codec: Codec) -> None:
     shapes = [shape_of(task, codec) for task in iter_corpus(2, "train", 600, codec)]
     lengths = sorted(shape.sequential for shape in shapes)

@@ -89,6 +89,7 @@ def test_every_token_of_every_request_is_counted(listed: Answer, parts: Parts) -
     assert listed.tokens == sum(listed.budget.values())
 
 
+@pytest.mark.slow
 def test_threads_are_the_skeleton_and_then_its_points(listed: Answer, parts: Parts) -> None:
     skeleton, points, texts = parts
     main, *others = listed.threads
@@ -114,6 +115,7 @@ def test_an_answer_becomes_a_record_that_is_json(listed: Answer) -> None:
     assert len(record["threads"]) == 4
 
 
+@pytest.mark.slow
 def test_without_a_skeleton_the_answer_is_sequential_and_the_attempt_is_counted(engine: Engine) -> None:
     answer = SotMethod(engine, LIMITS, SECTION).answer(prompt(PARAGRAPH))
     plain = alone(engine, PARAGRAPH)
@@ -132,6 +134,7 @@ def test_a_skeleton_that_is_cut_is_none(engine: Engine) -> None:
     assert answer.text == alone(engine, LIST).text
 
 
+@pytest.mark.slow
 def test_points_without_room_are_answered_sequentially(engine: Engine) -> None:
     words = replace(WORDS, point="{request} {point}" + " and so on" * 400)
     answer = SotMethod(engine, LIMITS, SotSection(prompts=words)).answer(prompt(LIST))

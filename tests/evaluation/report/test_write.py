@@ -17,6 +17,8 @@ from tests.support.evaluations import answer, prompt
 from tests.support.judged import section
 from tests.support.reports import METHODS, evaluation, threaded
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {"name": "tea", "repeats": 1, "judge": {"kind": "grader"}}
 MACHINES = [
     {"processor": "Abacus 9000", "cores": 2, "formats": {"twin": "float32", "pasta": "float32"}},
@@ -42,7 +44,6 @@ def section_of(text: str, heading: str) -> str:
     return text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.slow
 def test_all_files_are_there_and_no_others(report):
     directory, _, paths, _ = report
     assert {path for path in directory.rglob("*") if path.is_file()} == {*paths}
@@ -60,7 +61,6 @@ def test_all_files_are_there_and_no_others(report):
     }
 
 
-@pytest.mark.slow
 def test_every_picture_opens_is_wide_enough_and_not_blank(report):
     for path in (path for path in report[2] if path.suffix == ".png"):
         with Image.open(path) as image:
@@ -74,7 +74,6 @@ def test_every_picture_opens_is_wide_enough_and_not_blank(report):
         )
 
 
-@pytest.mark.slow
 def test_the_report_links_to_what_is_there_and_to_all_of_it(report):
     directory, _, paths, text = report
     targets = set(re.findall(r"\]\(([^)]+)\)", text))
@@ -136,7 +135,6 @@ def test_it_shows_where_each_method_fails_with_an_example(report):
     assert any(record["messages"][0]["content"][:40] in failing for record in records)
 
 
-@pytest.mark.slow
 def test_without_a_judge_there_is_speed_and_no_front(tmp_path):
     records, _ = evaluation(2)
     _, paths, text = written(tmp_path, records, [], config={"repeats": 1, "judge": None})
@@ -165,7 +163,6 @@ def test_a_judge_none_of_whose_verdicts_is_valid_is_not_said_to_be_silent(tmp_pa
     assert "No answer was judged" not in section_of(text, "## Where each method fails")
 
 
-@pytest.mark.slow
 def test_one_prompt_is_enough_and_has_no_intervals(tmp_path):
     records, verdicts = evaluation(1)
     _, paths, text = written(tmp_path, records, verdicts)
@@ -202,7 +199,6 @@ def test_untimed_answers_are_compared_by_theoretical_speedup(tmp_path):
     assert "before the next one is taken" not in text
 
 
-@pytest.mark.slow
 def test_a_report_that_is_written_again_leaves_no_picture_of_the_earlier_one(tmp_path):
     records, verdicts = evaluation(1)
     written(tmp_path, records, verdicts)
@@ -210,7 +206,6 @@ def test_a_report_that_is_written_again_leaves_no_picture_of_the_earlier_one(tmp
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == {*paths}
 
 
-@pytest.mark.slow
 def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
     wild = "```\n</details><script>|$x^2$|\n```"
     records = [prompt("a", {"twin": answer(), "a/../../b|c": answer(wild)}, text="Is $5 < $9 | *so*?")]
@@ -222,7 +217,6 @@ def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
     assert r"Is $5 \< $9 \| \*so\*?" in text
 
 
-@pytest.mark.slow
 def test_methods_whose_names_are_alike_have_a_picture_each(tmp_path):
     names = ["fastest", "bias+1", "bias@1", "bias 1"]
     seconds = {"twin": 1.0, **{name: 0.3 + 0.1 * n for n, name in enumerate(names)}}
@@ -232,7 +226,6 @@ def test_methods_whose_names_are_alike_have_a_picture_each(tmp_path):
     assert len({path for path in paths if path.parent.name == "lanes"}) == 3
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_characters_that_the_pictures_font_lacks_are_no_warnings(tmp_path):
     records = [prompt("a", {"twin": answer(), "pasta": threaded()}, text="日本とは?")]
@@ -241,7 +234,6 @@ def test_characters_that_the_pictures_font_lacks_are_no_warnings(tmp_path):
     assert tmp_path / "lanes.png" in paths
 
 
-@pytest.mark.slow
 def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     records = [
         prompt(str(n), {"twin": answer(), "pasta": answer("Tea is hot." + n * " Very.")}) for n in range(4)
@@ -256,7 +248,6 @@ def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     assert "without the difficulty term" in text
 
 
-@pytest.mark.slow
 def test_a_win_rate_without_an_interval_says_why(tmp_path):
     """It stood alone, as if it were certain."""
     lengths = (0, 1, 2, 3, 4, 5)

@@ -111,6 +111,7 @@ def test_neither_order_nor_the_unit_of_length_counts(items, rng):
         assert one.value == pytest.approx(other.value, abs=1e-4)
 
 
+@pytest.mark.slow
 @FEW
 @given(many, st.floats(0.001, 0.5))
 def test_better_verdicts_raise_the_raw_rate(items, gain):

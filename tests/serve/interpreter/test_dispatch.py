@@ -223,6 +223,7 @@ def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
     assert found["spread"][1] == set(NAMES)
 
 
+@pytest.mark.slow
 def test_what_placement_did_is_marked_for_the_trace(config):
     async def scenario(replicas, dispatcher):
         replicas.lose_at["b"] = 8
