@@ -6,6 +6,7 @@ Only the way between replicas is not Ray's here, so that a replica can be lost a
 import asyncio
 import dataclasses
 import functools
+import threading
 from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
@@ -611,8 +612,16 @@ def test_an_answer_without_a_token_begins_anew_in_any_number_format_and_by_any_w
     assert found == (expected().text, 1, [("a", True), ("b", True)])
 
 
-def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
+def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config, monkeypatch):
     """Two Interpreters on the same Decoders: the second one keeps away from what the first one has filled."""
+    step, goes_on = Engine.step, threading.Event()
+    goes_on.set()
+
+    def held(self):
+        assert goes_on.wait(60)
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", held)
 
     async def scenario(replicas, first):
         first.name = "first"
@@ -625,10 +634,12 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
             async for _ in updates:
                 if len(response.lanes()) > 1:
                     break
+            goes_on.clear()  # or the answer may have ended when they are asked
             for dispatcher in (first, second):
                 for name in NAMES:
                     await dispatcher.ask(name)
             told = {name: await replicas.decoders[name].tell("second") for name in NAMES}
+            goes_on.set()
             assert told["a"].other_lanes > 0
             assert told["b"].other_lanes == 0
             assert [[*told[name].other_slots.values()] for name in NAMES] == [[1], [0]]
