@@ -152,15 +152,17 @@ class JobServer:
                     return
                 log.add(text)
 
-    def _way(self) -> str:
-        """What to do if requests took a proxy of the web that does not lead there; empty if they took none. The proxy's
-        address may hold a password."""
+    def _proxy_remark(self) -> str:
+        """A remark for messages, if requests take an HTTP proxy that the environment names; empty if they take none.
+
+        The proxy's address is not shown, since it may hold a password.
+        """
         import requests
 
         if not requests.utils.get_environ_proxies(self.address):
             return ""
         host = urlsplit(self.address).hostname
-        return f" Requests go through the proxy of the environment; export no_proxy={host} if it knows no way there"
+        return f" (requests take the environment's proxy; export no_proxy={host} if it knows no way there)"
 
     @contextlib.contextmanager
     def _in_one_line(self) -> Iterator[None]:
@@ -180,12 +182,12 @@ class JobServer:
             raise UserError(f"{self.address} {reason}") from None
         except (requests.JSONDecodeError, KeyError):
             raise UserError(
-                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265{self._way()}"
+                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265{self._proxy_remark()}"
             ) from None
         except (requests.RequestException, aiohttp.ClientError, OSError) as error:
             kind = "timed out" if isinstance(error, requests.Timeout) else _line(_cause(str(error)))
             raise UserError(
-                f"{self.address} cannot be reached ({kind}); is the cluster running?{self._way()}"
+                f"{self.address} cannot be reached ({kind}); is the cluster running?{self._proxy_remark()}"
             ) from None
         except (RuntimeError, ValueError) as error:
             if isinstance(error, UserError):

@@ -33,7 +33,6 @@ FREE_PORTS = range(20000, 30000)
 _taken_ports: set[int] = set()
 #: Ray's raylet puts the path of Python into a command of bash as it is, and waits for ever for the workers.
 _SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
-
 #: Below it lies /ray/session_<date and time>_<pid, up to seven digits>/sockets/plasma_store, and Linux allows a socket
 #: 107 bytes.
 _LONGEST_TMPDIR = 39
@@ -48,8 +47,8 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """
     if options.get("address") in (None, "local") and (wrong := _SPLIT_BY_BASH.search(sys.executable)):
         raise UserError(
-            f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project, with its "
-            ".venv made anew, to one without"
+            f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project to a "
+            "path without it, and make its .venv anew"
         )
     with deferred_interrupt():
         import ray

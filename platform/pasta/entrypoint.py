@@ -26,7 +26,7 @@ _REFUSALS = {
     errno.EPERM,
     errno.EROFS,
 }
-_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class CommandParser(ArgumentParser):
@@ -127,10 +127,10 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
 def _of_home(error: OSError) -> str:
     """What to do if the home refused a hidden folder that no user has named, such as Ray's for its token."""
     home = os.environ.get("HOME", "").rstrip("/")
-    hidden = str(error.filename).startswith(f"{home}/.")
-    return (
-        "; expected a home that can be written: export HOME=…" if hidden and error.errno in _READ_ONLY else ""
-    )
+    is_hidden = str(error.filename).startswith(f"{home}/.")
+    if not (is_hidden and error.errno in _NOT_WRITABLE):
+        return ""
+    return "; expected a home that can be written: export HOME=…"
 
 
 def _nowhere() -> TextIO:

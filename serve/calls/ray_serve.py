@@ -41,7 +41,7 @@ from serve.config import Proxy
 #: The longest message between processes, in bytes: gRPC's own bound, not its 4 MiB default. A whole answer is one
 #: message; admission bounds it.
 _MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
-#: Calls within the service take no way through a proxy of the web that http_proxy names, as gRPC's would.
+#: gRPC would send calls within the service to the HTTP proxy that http_proxy names.
 _DIRECT = {"grpc_proxy": ""}
 #: Middleware for whoever listens to clients: Ray Serve's proxy, or a Gateway's replica where that proxy does not.
 _MIDDLEWARE = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares"}

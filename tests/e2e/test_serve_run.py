@@ -76,7 +76,7 @@ def test_a_model_that_pasta_has_not_trained_is_served_in_one_line_over_https(tmp
     model, tls = save_plain_model(tmp_path / "plain-model"), certificate(tmp_path)
     trusted = httpx.Client(verify=ssl.create_default_context(cafile=tls[1]))
     options = ["--port", 0, "--api-key", "secret", *tls]
-    # As in many companies: a way to the web, which nothing within the service may take.
+    # As in many companies: an HTTP proxy, which no call within the service may take.
     web = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     with command("-m", "serve", model, *options, log=tmp_path / "log", **web) as run, trusted:
         url = run.wait_for(r"^serving plain-model at (https://127\.0\.0\.1:\d+/v1)")[1]

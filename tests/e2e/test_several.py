@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     serve = Path(sys.executable).parent / "serve"
     # Without an address of its own it would join a Ray that happens to run on this machine. The variables are those
     # that docs/serve-a-model.md says to start Ray with, and the niceness is what `python -m serve.run` gives Ray.
-    # And as in many companies there is a proxy to the web, which no call within the service may take.
+    # And as in many companies there is an HTTP proxy, which no call within the service may take.
     environment = {**PROXY_ENV, "RAY_worker_niceness": "0", "http_proxy": "http://127.0.0.1:9"}
     with command(serve, "run", "--address", "local", file, log=folder / "log", **environment) as run:
         service = Served(run, f"http://127.0.0.1:{port}")

@@ -23,6 +23,7 @@ from datasets import concatenate_datasets, load_from_disk
 from pasta.data import atlas
 from pasta.data.annotate.shards import check_all_shards
 from pasta.data.atlas.corpus import Annotated, atlas_answers
+from pasta.data.atlas.plan import token_counter
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
@@ -30,7 +31,7 @@ from pasta.data.sections import DataSection
 from pasta.errors import UserError
 from pasta.files import ANNOTATED, annotated_files, writing
 from pasta.interpreter import IGNORE
-from pasta.lang import Chunk, Codec, CodecError, Document, parse
+from pasta.lang import Codec, CodecError, parse
 from pasta.lang.document import in_tens
 from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
@@ -212,6 +213,7 @@ def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: 
             rows.save_to_disk(str(directory / "eval"))
     estimated = () if options.mode == "sequential" else [document for _, document in documents]
     chunks = [chunk for document in estimated for chunk in document.chunks()]
+    count_tokens = token_counter(codec)
     return {
         **counts,
         "num_rows": len(load_from_disk(str(train))),
@@ -219,12 +221,8 @@ def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: 
         "num_eval_too_long": num_eval_too_long,
         "num_eval_trained": num_eval_trained,
         "num_chunks": len(chunks),
-        "num_other_lengths": sum(_has_other_length(chunk, codec) for chunk in chunks),
+        "num_other_lengths": sum(chunk.tokens != in_tens(count_tokens(chunk.items)) for chunk in chunks),
     }
-
-
-def _has_other_length(chunk: Chunk, codec: Codec) -> bool:
-    return chunk.tokens != in_tens(len(codec.encode(Document(chunk.items))))
 
 
 def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:

@@ -6,6 +6,7 @@ from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.snapshots import check_local_weights
 from pasta.errors import UserError
 from pasta.judges.config import RewardModelSection
+from pasta.lang import has_chat_template
 
 REWARD_MODEL = "judge.reward.model"
 
@@ -21,7 +22,7 @@ def check_reward_model(section: RewardModelSection) -> Any:
             f"{REWARD_MODEL}: {name}: is a {architecture} with {config.num_labels} outputs; "
             "expected a sequence classifier with one"
         )
-    if not tokenizer.chat_template:
+    if not has_chat_template(tokenizer):
         raise UserError(
             f"{REWARD_MODEL}: {name}: its tokenizer has no chat template; expected one, to show it a conversation"
         )
