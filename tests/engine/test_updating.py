@@ -72,6 +72,28 @@ def test_a_recorded_forward_takes_new_weights_of_norms_and_biases(
     assert first.generate(request).response_ids == second.generate(request).response_ids
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+def test_norms_that_are_equal_while_a_recorded_forward_is_optimised_are_not_taken_for_one(parallel: bool):
+    equal = weights_of("llama", 1)
+
+    def differing(seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: value + torch.rand(value.shape, generator=generator) if value.dim() == 1 else value
+            for name, value in equal.items()
+        }
+
+    first, second = (engine_of("llama", 0, None, "float32", True) for _ in range(2))
+    request = Request(prompt_ids=list(range(10, 20)), parallel=parallel, limits=Limits(max_tokens=24))
+    update_weights(first, differing(2))
+    first.generate(request.replace(limits=Limits(max_tokens=1)))  # recorded and run once
+    update_weights(first, equal)
+    first.generate(request)  # TorchScript optimises at the second run
+    for engine in (first, second):
+        update_weights(engine, differing(3))
+    assert first.generate(request).response_ids == second.generate(request).response_ids
+
+
 def test_what_is_prefilled_of_a_next_turn_is_forgotten_too():
     first, second = (engine_of("llama", seed, False, "float32", False) for seed in (0, 1))
     prompt = first.codec.encode_prompt([{"role": "user", "content": "France"}])

@@ -6,12 +6,12 @@ tells the others which operations it runs (pasta/engine/ranks.py).
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
@@ -19,7 +19,15 @@ from pasta.engine.compiling import CompiledForward
 from pasta.engine.fusing import attends_by_kernels
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import both_masks, expand, sliding_window
-from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
+from pasta.engine.recording import (
+    ChosenBy,
+    Forward,
+    LaterSteps,
+    StepLoop,
+    frozen,
+    no_constants,
+    recorded_forward,
+)
 from pasta.engine.request import EngineConfig
 from pasta.engine.section import INTEGERS
 from pasta.engine.shapes import Shape
@@ -98,6 +106,8 @@ class DeviceState:
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
         #: Both recorded, and the loops over them, as each is first needed.
         self._recorded: dict[bool, torch.jit.ScriptModule] = {}
+        #: The weights that are constants in neither.
+        self._no_constants: dict[bool, set[str]] = {}
         self._loops: dict[bool, Callable[..., list[Tensor]]] = {}
         self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
@@ -182,12 +192,27 @@ class DeviceState:
             loop = StepLoop(
                 self._recorded[flat], self._window, self.dtype, keeps_states=self.keeps_hidden, is_flat=flat
             )
-            self._loops[flat] = frozen(loop)
+            self._loops[flat] = self._frozen(loop, flat=flat)
         begin()
         table = self.key_segments, self.key_positions, self.sees
         sizes = *shape[:4], shape.flat, second.lanes, second.flat
         out: list[Tensor] = self._loops[flat](inputs, *table, before, *later, *chosen_by, *sizes)
         return out
+
+    def weights_changed(self) -> None:
+        """Have what is recorded frozen again before its next use if weights have become equal that are constants in it:
+        TorchScript would make one of them, for good."""
+        for flat, kept in self._no_constants.items():
+            if not kept.issuperset(no_constants(self._recorded[flat])):
+                self.forwards.pop(flat, None)
+                self._loops.pop(flat, None)
+
+    def _frozen(self, module: nn.Module, *, flat: bool) -> Any:
+        """``module``, which is the recorded forward or runs it, with all weights as constants that may be."""
+        names = set(no_constants(self._recorded[flat]))
+        others = flat in self.forwards or flat in self._loops
+        self._no_constants[flat] = names & self._no_constants[flat] if others else names
+        return frozen(module)
 
     def _forward(self) -> Forward:
         return Forward(self.model, self.cache, keep_hidden=self.keeps_hidden).eval()
@@ -230,13 +255,13 @@ class DeviceState:
         self, inputs: tuple[Tensor, ...], *, flat: bool, begin: Callable[[], None]
     ) -> tuple[Tensor, ...]:
         if flat not in self.forwards:
-            forward = self._forward()
             if self.compiles:
-                self.forwards[flat] = CompiledForward(forward)
+                self.forwards[flat] = CompiledForward(self._forward())
             elif self._trace_wanted:
-                self._recorded[flat] = recorded_forward(forward, inputs)
-                self.forwards[flat] = frozen(self._recorded[flat])
+                if flat not in self._recorded:
+                    self._recorded[flat] = recorded_forward(self._forward(), inputs)
+                self.forwards[flat] = self._frozen(self._recorded[flat], flat=flat)
             else:
-                self.forwards[flat] = forward
+                self.forwards[flat] = self._forward()
         begin()
         return self.forwards[flat](*inputs)

@@ -68,12 +68,12 @@ def frozen(module: nn.Module) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, too
         script = torch.jit.script(module).eval()
-        return torch.jit.freeze(script, preserved_attrs=_attributes(script))
+        return torch.jit.freeze(script, preserved_attrs=no_constants(script))
 
 
-def _attributes(module: nn.Module) -> list[str]:
-    """The names of the weights that equal one before them, and of parameters that are vectors; the kernels' norms have
-    buffers."""
+def no_constants(module: nn.Module) -> list[str]:
+    """The names of the weights that ``frozen`` leaves attributes: those that equal one before them, and parameters that
+    are vectors; the kernels' norms have buffers."""
     names: list[str] = []
     known: dict[tuple[torch.dtype, torch.Size], list[Tensor]] = {}
     parameters = dict(module.named_parameters())

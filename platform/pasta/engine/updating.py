@@ -48,5 +48,6 @@ def update_weights(engine: Engine, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
         if not new[name].is_meta:
             tensor.copy_(new[name])
+    engine.runner.state.weights_changed()
     engine.turns.stop()  # half of a next turn may be prefilled
     engine.prefixes.forget()
