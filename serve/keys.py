@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -44,9 +44,20 @@ class KeyEntry(BaseModel):
 def read_keys(path: Path, *, may_be_empty: bool = False) -> dict[str, KeyEntry]:
     """Read a file of keys; returns them by name. Raises ``UserError`` in one line, without a value: it is logged."""
     try:
-        return parse_config(read_yaml(path, may_be_empty=may_be_empty), dict[str, KeyEntry], str(path))
+        return _entries(read_yaml(path, may_be_empty=may_be_empty), path)
     except UserError as error:
         raise UserError(_GOT.sub("", str(error))) from None
+
+
+def _entries(value: Mapping[str, Any], path: Path) -> dict[str, KeyEntry]:
+    entries = parse_config(value, dict[str, KeyEntry], str(path))
+    names: dict[str, str] = {}
+    for name, entry in entries.items():
+        if (other := names.setdefault(entry.sha256, name)) != name:
+            raise UserError(
+                f"{path}: {other} and {name} have the same sha256; expected a key of its own for each name"
+            )
+    return entries
 
 
 def new_key(path: Path, name: str, key: str | None = None, **limits: int | None) -> str:
@@ -75,7 +86,7 @@ def new_key(path: Path, name: str, key: str | None = None, **limits: int | None)
     label = name if name[0].isalpha() and name.lower() not in ("null", "true", "false") else json.dumps(name)
     lines = [f"  {limit}: {value}" for limit, value in entry.items()]
     text = "\n".join([f"{text}{label}:", *lines, ""])
-    parse_config(parse_yaml(text, str(path)), dict[str, KeyEntry], str(path))  # before the file is touched
+    _entries(parse_yaml(text, str(path)), path)  # before the file is touched
     write_whole(path, text, private=True)
     return key
 
@@ -86,12 +97,19 @@ class KeyRing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
-        # A Gateway also starts after the last entry was deleted; ``serve.checks`` refuses an empty file before that.
-        self._keys: Mapping[str, KeyEntry] = read_keys(path, may_be_empty=True)
+        #: ``None`` if the file could not be read yet: a Gateway that comes in the place of a lost one starts all the
+        #: same, to say so. ``serve.checks`` refuses such a file, and an empty one, before a service starts.
+        self._keys: Mapping[str, KeyEntry] | None = None
+        self._read()
 
     def find(self, key: str) -> tuple[str, KeyEntry] | None:
-        """The name and entry of a key, or ``None``. Compares in constant time: timing reveals nothing of a hash."""
+        """The name and entry of a key, or ``None``. Compares in constant time: timing reveals nothing of a hash.
+
+        Raises ``UserError`` if the file could not be read since this process started.
+        """
         self._refresh()
+        if self._keys is None:
+            raise UserError("The service cannot read its API keys; its log says why.")
         digest, found = _digest(key), None
         for name, entry in self._keys.items():
             if hmac.compare_digest(entry.sha256, digest):
@@ -103,12 +121,18 @@ class KeyRing:
         if stamp == self._seen:
             return
         self._seen = stamp
+        if self._read():
+            logger.info("%s has changed; keys in it: %d", self._path, len(self._keys or ()))
+
+    def _read(self) -> bool:
         try:
             # Whoever deletes the last entry wants nobody in.
             self._keys = read_keys(self._path, may_be_empty=True)
-            logger.info("%s has changed: %d keys", self._path, len(self._keys))
         except UserError as error:
-            logger.error("cannot read the changed keys, keeping the old ones: %s", error)
+            kept = "all requests are refused" if self._keys is None else "keeping the old ones"
+            logger.error("cannot read the API keys, %s: %s", kept, error)
+            return False
+        return True
 
     def _stamp(self) -> tuple[int, ...] | None:
         try:

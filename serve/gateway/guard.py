@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from pasta.errors import UserError
 from serve.calls.replicas import ReplicaLost
 from serve.config import KeySettings, is_loopback
 from serve.errors import ApiError, overloaded, rate_limited, unauthorized, unavailable
@@ -100,7 +101,8 @@ class Guard:
         self._uses: dict[str, _Use] = {}
 
     def client(self, headers: Mapping[str, str], peer: str | None) -> Client:
-        """The client that sends these headers from the address ``peer``. Raises ``ApiError`` 401 or 403."""
+        """The client that sends these headers from the address ``peer``. Raises ``ApiError`` 401, 403, or 503 if the
+        keys cannot be read."""
         if self._ring is None:
             if why := _not_from_here(headers, peer, self._origins):
                 raise ApiError(
@@ -112,7 +114,10 @@ class Guard:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise unauthorized("You didn't provide an API key; send it as Authorization: Bearer YOUR_KEY.")
-        found = self._ring.find(key.strip())
+        try:
+            found = self._ring.find(key.strip())
+        except UserError as error:
+            raise unavailable(str(error)) from None
         if found is None:
             raise unauthorized("Incorrect API key provided.")
         name, entry = found

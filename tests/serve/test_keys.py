@@ -63,6 +63,7 @@ def test_keys_are_added_below_what_the_file_holds(file):
         ("ann: {sha256: abc}", "ann.sha256"),
         ("ann: {sha257: abc}", "sha257"),
         ("ann: {sha256: '%s', max_concurrent: 0}" % ("0" * 64), "ann.max_concurrent"),
+        ("ann: {sha256: '%s'}\nbob: {sha256: '%s'}" % (2 * ("0" * 64,)), "ann and bob have the same sha256"),
         ("", "is empty"),
     ],
 )
@@ -87,7 +88,7 @@ def test_a_key_that_somebody_has_put_into_the_file_itself_is_not_said(file, capl
     assert "kk" not in str(caught.value)
     with caplog.at_level(logging.ERROR, "ray.serve"):
         assert ring.find(key) is None
-    assert "cannot read the changed keys" in caplog.text
+    assert "cannot read the API keys, keeping the old ones" in caplog.text
     assert "kk" not in caplog.text
 
 
@@ -117,6 +118,20 @@ def test_a_file_that_could_not_be_read_is_read_once_its_permissions_are_right(fi
         assert ring.find(bob) is None
     file.chmod(0o640)
     assert ring.find(bob)[0] == "bob"
+
+
+@pytest.mark.parametrize("text", ["ann: nonsense", None])
+def test_a_gateway_that_comes_back_to_a_broken_file_refuses_all_until_it_is_mended(file, text, caplog):
+    ann = new_key(file, "ann")
+    whole = file.read_text()
+    file.unlink() if text is None else file.write_text(text)
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        guard = Guard(KeySettings(file=str(file)))
+    assert f"cannot read the API keys, all requests are refused: {file}" in caplog.text
+    error = refusal(guard.client, bearer(ann), "127.0.0.1")
+    assert (error.status, error.message) == (503, "The service cannot read its API keys; its log says why.")
+    file.write_text(whole)
+    assert guard.client(bearer(ann), "127.0.0.1").name == "ann"
 
 
 def test_whoever_may_read_the_file_may_read_it_with_one_more_key(file):
