@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
-from jobs.endpoints import teacher_keys
+from jobs.endpoints import Questions, teacher_keys
 from jobs.pool import run_shards
 from pasta.data.annotate.config import AnnotationSections, check_truth, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
@@ -110,6 +110,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         lambda line: print(f"{config.name}: {line}", flush=True),
     )
     check_truth(config.data, shards)
+    Questions("once the workers have started").teacher(config.data.teacher, keys, config.name)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)

@@ -1,4 +1,4 @@
-"""Endpoints that jobs ask: their keys, from the environment and into no file, and whether a judge answers."""
+"""Endpoints that jobs ask: their keys, from the environment and into no file, and whether they answer."""
 
 import asyncio
 import os
@@ -61,23 +61,53 @@ def method_keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
     }
 
 
-def try_judge(judge: JudgeSection | None, key: str | None, name: str, needed: str) -> None:
-    """Ask a judge's endpoint a trivial question, once, hours before it is ``needed``.
+class Questions:
+    """Asks endpoints a trivial question, each once, before the work begins that needs their answers.
 
-    Prints a line that begins with ``name`` if there is no answer: it may be started until then. Raises EndpointError if
-    the endpoint refuses the key, the model or the question.
+    Prints a line that begins with the stage's name if there is no answer: the endpoint may be started until then.
+    Raises EndpointError if one refuses the key, the model or the question.
     """
-    if judge is None or judge.teacher is None:
-        return
-    section, temperature = judge.teacher.endpoint, judge.teacher.temperature
 
-    async def ask() -> str | None:
-        endpoint = Endpoint(replace(section, timeout_s=min(section.timeout_s, _LONGEST_WAIT_S)), key)
-        try:
-            return await endpoint.why_silent(temperature=temperature)
-        finally:
-            await endpoint.close()
+    def __init__(self, needed: str) -> None:
+        #: When they must answer, as the line says it.
+        self._needed = needed
+        self._asked: list[tuple[EndpointSection, float]] = []
 
-    if reason := asyncio.run(ask()):
-        where = f"judge.teacher.endpoint.base_url {section.base_url}"
-        print(f"{name}: {where}: {reason}; it must answer {needed}", file=sys.stderr, flush=True)
+    def judge(self, judge: JudgeSection | None, key: str | None, name: str) -> None:
+        """Ask a judge's endpoint, if it has one."""
+        if judge is not None and judge.teacher is not None:
+            teacher = judge.teacher
+            self._ask(teacher.endpoint, key, teacher.temperature, f"{name}: judge.teacher.endpoint")
+
+    def teacher(self, teacher: TeacherSection | None, keys: Keys, name: str) -> None:
+        """Ask the endpoints of an annotation's teacher and of its judge of independence, if it has them."""
+        if teacher is None:
+            return
+        where = f"{name}: data.teacher"
+        self._ask(teacher.endpoint, keys.teacher, teacher.temperature, f"{where}.endpoint")
+        if (judge := teacher.independence_judge) is not None:
+            self._ask(judge.endpoint, keys.judge, 0.0, f"{where}.independence_judge.endpoint")
+
+    def methods(
+        self, methods: Mapping[str, MethodSection], keys: Mapping[str, str | None], name: str
+    ) -> None:
+        """Ask the endpoints of those methods of an evaluation that have one."""
+        for method, section in methods.items():
+            if section.endpoint is not None:
+                self._ask(section.endpoint, keys[method], 0.0, f"{name}: methods.{method}.endpoint")
+
+    def _ask(self, section: EndpointSection, key: str | None, temperature: float, where: str) -> None:
+        if (section, temperature) in self._asked:
+            return
+        self._asked.append((section, temperature))
+
+        async def ask() -> str | None:
+            endpoint = Endpoint(replace(section, timeout_s=min(section.timeout_s, _LONGEST_WAIT_S)), key)
+            try:
+                return await endpoint.why_silent(temperature=temperature)
+            finally:
+                await endpoint.close()
+
+        if reason := asyncio.run(ask()):
+            line = f"{where}.base_url {section.base_url}: {reason}; it must answer {self._needed}"
+            print(line, file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version, ray_cluster
-from jobs.endpoints import judge_key, method_keys, try_judge
+from jobs.endpoints import Questions, judge_key, method_keys
 from jobs.pool import Work, run_shards
 from pasta.config import to_dict
 from pasta.engine.head_files import WEIGHTS
@@ -104,7 +104,7 @@ def run(
     keys = {} if is_decoded else _method_keys(config, prompts, address)
     api_key = judge_key(config.judge)
     if not is_decoded:
-        try_judge(config.judge, api_key, config.name, "once the answers are decoded")
+        Questions("once the answers are decoded").judge(config.judge, api_key, config.name)
     option = "--rejudge" if rejudge else "--restart"
     with stage_run(config, output, resumes="at the prompt where this one stopped", option=option) as job:
         notes = {"inputs": output.fingerprints} | ({"restarted": True} if restart else {})

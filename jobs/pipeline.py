@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
 from jobs.cluster import check_address, check_engine
-from jobs.endpoints import judge_key, method_keys, teacher_keys, try_judge
+from jobs.endpoints import Questions, judge_key, method_keys, teacher_keys
 from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.data.atlas_keys import ATLAS
@@ -181,30 +181,28 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
 
 def check_prompts_and_keys(config: PipelineConfig, steps: list[Instance], stages: Mapping[str, Any]) -> None:
     """Raise UserError for a stage that has never been done, and whose file of prompts cannot be read, or whose judge,
-    teacher or method has no key, or whose judge cannot rate answers to its prompts, or refuses a trivial question: else
+    teacher or method has no key or refuses a trivial question, or whose judge cannot rate answers to its prompts: else
     it would be told after hours of other stages' work."""
     from jobs.annotate import AnnotateConfig
-    from pasta.judges.config import JudgeSection
     from pasta.judges.make import check_asked
 
     asked: dict[str, list[Messages]] = {}
-    tried: list[JudgeSection] = []
+    questions = Questions("when this stage begins")
     for step in steps:
         name, stage = step.name, stages[step.name]
         if any(_finished(config, name)):
             continue
         with placed(name):
-            judge = getattr(stage, "judge", None)
-            key = judge_key(judge)
-            teacher_keys(stage.data.teacher if isinstance(stage, AnnotateConfig) else None)
-            method_keys(getattr(stage, "methods", {}))
+            judge, methods = getattr(stage, "judge", None), getattr(stage, "methods", {})
+            teacher = stage.data.teacher if isinstance(stage, AnnotateConfig) else None
+            key, keys, by_method = judge_key(judge), teacher_keys(teacher), method_keys(methods)
             asked[name] = _own_prompts(config, stage)
             if judge is not None:
                 # Scores are of the prompts of their samples.
                 check_asked(judge, asked[name] or asked.get(step.reads.get("samples", ""), []))
-            if judge is not None and judge not in tried:
-                try_judge(judge, key, name, "when this stage begins")
-                tried.append(judge)
+            questions.judge(judge, key, name)
+            questions.teacher(teacher, keys, name)
+            questions.methods(methods, by_method, name)
 
 
 def _own_prompts(config: PipelineConfig, stage: Any) -> list[Messages]:

@@ -26,7 +26,7 @@ from pasta.data.sources import Shard
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.stages.stage import read_manifest
-from tests.data.annotate.test_teacher import KEY, RECORDS, truth
+from tests.data.annotate.test_teacher import KEY, RECORDS, is_probe, truth
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.interrupts import press_and_swallow
 from tests.support.paths import ROOT
@@ -116,6 +116,49 @@ def test_a_run_leaves_data_that_check_and_training_read(
         run(path, "--set", "data.shard_records=5")
 
 
+def answered(body: dict[str, Any]) -> Any:
+    """The right annotation, or the answer to a trivial question."""
+    return completion("yes" if is_probe(body) else truth(body))
+
+
+@pytest.mark.parametrize("part", ["teacher", "independence judge"])
+def test_a_key_that_is_refused_at_once_is_told_before_any_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setenv("PASTA_TEST_KEY", KEY)
+    monkeypatch.setattr(annotate, "run_shards", lambda *_: pytest.fail("workers were started"))
+
+    def locked(body: dict[str, Any], _: int) -> Any:
+        return (401, {"error": {"message": "bad key"}}) if body["model"] == part else completion("yes")
+
+    with endpoint_server(locked) as server:
+        section = {
+            **teacher(server.url, model="teacher"),
+            "independence_judge": teacher(server.url, model="independence judge"),
+        }
+        path = write_config(tmp_path, data__annotator="teacher", data__teacher=section)
+        with pytest.raises(UserError, match=r"refused the key in PASTA_TEST_KEY \(HTTP 401\); check it$"):
+            run(path)
+
+
+def test_a_teacher_that_does_not_answer_yet_is_told_before_workers_ask_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PASTA_TEST_KEY", KEY)
+
+    def begins(*_: object) -> None:
+        raise UserError("workers have begun")
+
+    monkeypatch.setattr(annotate, "run_shards", begins)
+    with endpoint_server(lambda *_: (503, {"error": {"message": "loading"}})) as server:
+        path = write_config(tmp_path, data__annotator="teacher", data__teacher=teacher(server.url))
+        with pytest.raises(UserError, match="workers have begun"):
+            run(path)
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if server.url in line]
+    where = f"data.teacher.endpoint.base_url {server.url}"
+    assert told.endswith(f"{where}: HTTP 503: loading; it must answer once the workers have started")
+
+
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -128,7 +171,7 @@ def test_a_refused_key_stops_the_run_and_a_good_one_ends_it(
     data.write_text("".join(json.dumps({"prompt": "?", "answer": r.answer}) + "\n" for r in RECORDS))
 
     def locked(body: dict[str, Any], number: int) -> Any:
-        return completion(truth(body)) if number < 5 else (401, {"error": {"message": "bad key"}})
+        return answered(body) if number < 6 else (401, {"error": {"message": "bad key"}})
 
     with endpoint_server(locked) as server:
         settings: dict[str, Any] = {"data__annotator": "teacher", "data__source": {"path": str(data)}}
@@ -140,11 +183,11 @@ def test_a_refused_key_stops_the_run_and_a_good_one_ends_it(
             run(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-    with endpoint_server(lambda body, _: completion(truth(body))) as server:
+    with endpoint_server(lambda body, _: answered(body)) as server:
         write_config(tmp_path, **settings, data__teacher=teacher(server.url, concurrency=1))
         assert run(path) == 0
-    # What was answered before the key was refused is not asked again.
-    assert len(server.requests) == 2
+    # A trivial question, and two records: what was answered before the key was refused is not asked again.
+    assert len(server.requests) == 1 + 2
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["kept"], summary["usage"]["requests"]) == (7, 7)
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
