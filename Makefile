@@ -1,7 +1,10 @@
 # Everything runs from the repository root. The first target that needs it builds .venv; it is brought up to date
 # when pyproject.toml, requirements.lock or the kernels change.
 
-PYTHON ?= python3.11
+# The first of these that runs, unless you name another: make PYTHON=…
+ifndef PYTHON
+PYTHON := $(or $(shell for python in python3.11 python3.12 python3.13; do $$python -c '' 2>/dev/null && echo $$python && break; done),python3.11)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -35,7 +38,8 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(STAMP): requirements.lock pyproject.toml $(wildcard platform/pasta/engine/cpp/*)
-	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH; install Python 3.11 or say make PYTHON=…" >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: $(PYTHON): no Python that runs and is 3.11 or newer; install 3.11, 3.12 or 3.13, or say make PYTHON=…" >&2; exit 2; }
 	@case "$(CURDIR)" in *" "*) echo "error: $(CURDIR): Ray cannot start workers from a path with a space; move the project" >&2; exit 2;; esac
 	$(PYTHON) -m venv $(VENV)
 	# torch first and alone: what is installed satisfies the lock, so a build of your choice stays in place.

@@ -288,6 +288,31 @@ def test_make_lock_writes_every_pin_of_the_project(tmp_path):
     assert not {"pip", "pasta-platform"} & set(made)
 
 
+def test_the_environment_is_made_with_a_python_that_is_found_and_new_enough(tmp_path):
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("make", "sh", "grep"):
+        (tools / tool).symlink_to(shutil.which(tool))
+
+    def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(tools / "make"), "demo", *arguments]
+        environment = {"PATH": str(tools)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+        )
+
+    says = "no Python that runs and is 3.11 or newer; install 3.11, 3.12 or 3.13, or say make PYTHON=…"
+    assert make().stderr.startswith(f"error: python3.11: {says}")
+    old = tools / "python3.9"
+    old.write_text("#!/bin/sh\nexit 1\n")  # which is how it answers whether it is new enough
+    old.chmod(0o755)
+    assert make("PYTHON=python3.9").stderr.startswith(f"error: python3.9: {says}")
+    (tools / "python3.12").symlink_to(sys.executable)
+    assert "\npython3.12 -m venv .venv\n" in make("--dry-run").stdout
+
+
 def test_nothing_is_installed_where_the_path_has_a_space(tmp_path):
     place = tmp_path / "my projects"
     place.mkdir()

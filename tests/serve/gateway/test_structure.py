@@ -77,12 +77,11 @@ def test_what_is_too_long_for_a_grammar_is_refused_before_it_is_made_into_one(pa
         ("name: string", "is not a JSON object."),
         ("[1]", "is not a JSON object."),
         ('{"type"}', "is not valid JSON: Expecting ':' delimiter: line 1 column 8 (char 7)."),
-        ('{"a":' * 2999 + "1" + "}" * 2999, "is not valid JSON: it is nested too deeply."),
         ('{"a":[' + "[]," * 3000 + "1]}", "holds more than 3000 objects and lists."),
         ('{"enum":[' + "1" * 101 + "]}", "holds a number of more than 100 digits."),
         ("{" + ",".join(f'"{n}":1' for n in range(513)) + "}", "holds an object with more than 512 members."),
     ],
-    ids=["empty", "no JSON", "a list", "broken", "deep", "many lists", "a long number", "many members"],
+    ids=["empty", "no JSON", "a list", "broken", "many lists", "a long number", "many members"],
 )
 def test_a_schema_as_text_is_checked_as_a_body_is(param, text, said):
     name, _, inner = param.partition(".")
@@ -92,3 +91,12 @@ def test_a_schema_as_text_is_checked_as_a_body_is(param, text, said):
         read_chat_request(json.dumps(body).encode())
     assert (refused.value.status, refused.value.param) == (400, param)
     assert refused.value.message == f"{param} {said}"
+
+
+def test_a_schema_as_text_may_not_be_nested_too_deeply():
+    """The parser refuses it, or, from Python 3.13 on, the grammar does."""
+    text = '{"a":' * 2999 + "1" + "}" * 2999
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "guided_json": text}
+    with pytest.raises(ApiError, match=r"^guided_json.*it is nested too deeply\.$") as refused:
+        read_chat_request(json.dumps(body).encode())
+    assert refused.value.status == 400
