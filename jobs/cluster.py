@@ -108,7 +108,7 @@ def check_engine(
     section: EngineSection, workers: WorkersSection, address: str | None, models: Iterable[str | None] = ()
 ) -> None:
     """Raise UserError, naming the key, if the engines of these ``workers`` of a local Ray cannot run here as
-    configured, or this machine has no room for their caches of these models; and if a slot holds more tokens than one
+    configured, or this machine has no room for these models and their caches; and if a slot holds more tokens than one
     of these models has positions, wherever the engines run.
 
     Engines on another cluster's machines report the other mistakes when they load a model.
@@ -118,10 +118,10 @@ def check_engine(
         check_here(section, section.dtype, section.device, sees_gpus=sees_gpus)
     for model in dict.fromkeys(models):
         if model is not None:
-            from pasta.engine.memory import check_cache, check_positions
+            from pasta.engine.memory import check_engine_memory, check_positions
 
             if is_local(address):
-                check_cache(section, [(model, section.dtype)], section.device, sees_gpus=sees_gpus)
+                check_engine_memory(section, [(model, section.dtype)], section.device, sees_gpus=sees_gpus)
             check_positions(section.slot_tokens, [model])
 
 

@@ -1,14 +1,19 @@
-"""A user's mistake on a training worker ends the job: another try, from the last checkpoint, would end the same way.
+"""Why training failed: what a user can do about, told in a line. His mistake on a training worker ends the job: another
+try, from the last checkpoint, would end the same way.
 
 Uses a private API of Ray Train, written against ray 2.60.0; tests/training/test_private.py fails when it is gone:
 ``TorchTrainer._initialize_and_run_controller`` gets the ``failure_policy``, which Ray's controller asks.
 """
 
+import re
 from typing import Any
 
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import FailureConfig
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
+
+_USED = re.compile(r"was (\S+) used / (\S+) limit")
 
 
 class EndsAtMistakes:
@@ -39,3 +44,22 @@ def mistake_in(error: Exception) -> UserError | None:
     failures = getattr(error, "worker_failures", {})
     found = (failures[rank] for rank in sorted(failures))
     return next((each for each in found if isinstance(each, UserError)), None)
+
+
+def death_in(error: Exception) -> str | None:
+    """Why a process of the run died, if training failed for that; None otherwise."""
+    for failure in [
+        getattr(error, "controller_failure", None),
+        *getattr(error, "worker_failures", {}).values(),
+    ]:
+        cause = getattr(failure, "health_check_failure", failure)
+        if isinstance(cause, OutOfMemoryError):
+            used = _USED.search(str(cause))
+            share = f" ({used[1]} of {used[2]})" if used else ""
+            return (
+                f"Ray ended a process of the run, since the machine's memory is used up{share}; expected fewer "
+                "workers, rows or tokens in a row, or a smaller model"
+            )
+        if isinstance(cause, RayActorError):
+            return f"a process of the run died ({first_line(cause)})"
+    return None

@@ -90,7 +90,7 @@ def run_shards(
     with ray_cluster(address, num_workers * options.processes, options.threads) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray
-        from ray.exceptions import ObjectLostError, RayActorError
+        from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError
         from ray.util import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -137,7 +137,7 @@ def run_shards(
                 try:
                     answer = ray.get(ready)
                 # The second: its node died when it had finished, and before this process had what it found.
-                except (RayActorError, ObjectLostError) as error:
+                except (RayActorError, OutOfMemoryError, ObjectLostError) as error:
                     end(worker)
                     failures += 1
                     place = "before its first shard" if number is None else f"at shard {number}"

@@ -109,7 +109,7 @@ class RolloutActors:
 
     def sample(self, batch: int, groups: Sequence[Group]) -> Rollout:
         import ray
-        from ray.exceptions import ObjectLostError, RayActorError
+        from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError
 
         began, lost = time.perf_counter(), 0
         count = len(self._actors)
@@ -126,7 +126,7 @@ class RolloutActors:
             number = running.pop(ready)
             try:
                 answers, version, mistake = ray.get(ready)
-            except (RayActorError, ObjectLostError) as error:
+            except (RayActorError, OutOfMemoryError, ObjectLostError) as error:
                 if self._closed:
                     raise
                 lost += 1

@@ -49,9 +49,9 @@ def fit(
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
-    Raises a worker's UserError at once, CutShort if a disk is full or Ray Train's controller dies, and what else the
-    workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes through; the job,
-    which has prepared the data too, tells the user how to go on (``resumable``).
+    Raises a worker's UserError at once, CutShort if a disk is full or Ray Train's controller dies, and, once workers
+    have failed more often than ``max_failures``, CutShort if they died, else what they raise. A KeyboardInterrupt
+    passes through; the job, which has prepared the data too, tells the user how to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
@@ -74,7 +74,7 @@ def _fit(
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from jobs.checkpoint_list import KeepsCheckpointList, mend_checkpoint_list
-        from jobs.mistakes import end_at_mistakes, mistake_in
+        from jobs.mistakes import death_in, end_at_mistakes, mistake_in
 
         storage, filesystem = _checkpoints(stage)
         directory = f"{storage}/{_RUN}"
@@ -112,9 +112,11 @@ def _fit(
         try:
             trainer.fit()
         except TrainingFailedError as error:
-            if (mistake := mistake_in(error)) is None:
-                raise
-            raise mistake from None
+            if (mistake := mistake_in(error)) is not None:
+                raise mistake from None
+            if (death := death_in(error)) is not None:
+                raise CutShort(death) from None
+            raise
         except RayActorError as error:  # those of workers are Ray Train's own affair
             raise CutShort(f"Ray Train's controller died ({first_line(error)})") from None
 

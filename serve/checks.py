@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.engine.head_files import check_heads_beside
-from pasta.engine.memory import check_cache, check_positions
+from pasta.engine.memory import check_engine_memory, check_positions
 from pasta.engine.section import SCRATCH, check_here, check_tensor_parallel
 from pasta.engine.snapshots import check_weights
 from pasta.errors import UserError, first_line
@@ -19,6 +19,10 @@ from serve.keys import read_keys
 
 if TYPE_CHECKING:
     from pasta.lang import Codec
+
+#: What processes take without models: those of Ray and the command, a Gateway or Interpreter, a Decoder (2026-11-30,
+#: proportional set sizes in a service of two Decoders on two cores: 661, 135 and 151, and 465 MB).
+_RAY_BYTES, _FRONT_BYTES, _DECODER_BYTES = 650_000_000, 140_000_000, 450_000_000
 
 
 def check_service(config: ServeConfig) -> None:
@@ -73,12 +77,24 @@ def check_machine(config: ServeConfig) -> None:
             model_key=f"models.{name}.",
             sees_gpus=config.decoder.num_gpus > 0,
         )
-    check_cache(
+    check_service_memory(config)
+
+
+def check_service_memory(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if this machine has no memory for the service with the models that are
+    here: the system would kill one of its processes after another, and Ray start each anew."""
+    names, decoder = [*config.models], config.decoder
+    if decoder.stand_in_ms is not None:
+        return
+    front = config.front.gateways + config.front.interpreters
+    check_engine_memory(
         config.engine,
         [(model.location, model.dtype) for model in config.models.values()],
         "auto",
-        engines=config.decoder.max_replicas,
-        sees_gpus=config.decoder.num_gpus > 0,
+        engines=decoder.max_replicas,
+        beside=_RAY_BYTES + front * _FRONT_BYTES + decoder.max_replicas * _DECODER_BYTES,
+        sees_gpus=decoder.num_gpus > 0,
+        key=f"models.{names[0]}.path" if len(names) == 1 else "models",
     )
 
 

@@ -21,7 +21,7 @@ from pasta.errors import UserError, first_line
 from pasta.files import reading
 from pasta.signals import Terminated, ended_by_sigterm, kept_interrupt
 from serve import priority
-from serve.checks import check_machine, check_service, download_weights
+from serve.checks import check_machine, check_service, check_service_memory, download_weights
 from serve.config import ServeConfig, is_loopback
 from serve.ingress import ingress_env, proxy_port
 from serve.ray_start import ROOT, environment_with, free_port, metrics_url, python_path, start_ray, stop_ray
@@ -239,6 +239,7 @@ def running(
     check_ports(config, metrics_port)
     port = config.port or free_port(config.host)
     download_weights(config.args, progress)
+    check_service_memory(config.args)  # once more: of what was downloaded
     with (
         # Only this user may enter it.
         tempfile.TemporaryDirectory(prefix="pasta-") as folder,
@@ -380,7 +381,10 @@ def _failure(otherwise: str) -> str:
     for application in serve.status().applications.values():
         for name, deployment in application.deployments.items():
             if deployment.status == "DEPLOY_FAILED" and (lines := deployment.message.strip().splitlines()):
-                return f"{name} does not start: {lines[-1].strip()}"
+                reason = lines[-1].strip()
+                if reason.startswith("ActorDiedError"):
+                    reason = "its process died each time (the system kills one for which it has no memory)"
+                return f"{name} does not start: {reason}"
     return otherwise
 
 

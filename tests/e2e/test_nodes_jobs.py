@@ -63,8 +63,8 @@ def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
         nodes.kill(other)
         step = registered_step(storage, "bucket/tiny-*")
         replacement = nodes.add(num_cpus=1)
+        job.wait_for(lambda: bool(replacement.workers("RayTrainWorker")))
         job.wait_for(lambda: "training resumed at step" in job.output)
-        assert replacement.workers("RayTrainWorker")
         assert job.end() == 0, job.output
     finally:
         job.close()

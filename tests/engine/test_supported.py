@@ -10,7 +10,7 @@ from transformers import BloomConfig
 import serve.__main__
 from jobs import benchmark, benchmark_people
 from pasta.engine import kernels
-from pasta.engine.memory import check_cache, check_positions
+from pasta.engine.memory import check_engine_memory, check_positions, machine_memory
 from pasta.engine.section import FORMATS, EngineSection, check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
@@ -77,11 +77,15 @@ PASTA = str(ROOT / "platform/pasta/data/atlas/models/pasta")
 
 def test_a_cache_that_no_memory_here_holds_is_refused_with_what_fits():
     with pytest.raises(UserError) as caught:
-        check_cache(EngineSettings(num_slots=60_000, slot_tokens=1 << 24), [(PASTA, "float32")], "cpu")
+        check_engine_memory(
+            EngineSettings(num_slots=60_000, slot_tokens=1 << 24), [(PASTA, "float32")], "cpu"
+        )
     said = str(caught.value)
-    assert said.startswith("engine.num_slots: 60000 of engine.slot_tokens 16777216: its cache takes")
+    assert said.startswith(
+        "engine.num_slots: 60000 of engine.slot_tokens 16777216: the caches of one engine take"
+    )
     found = re.search(r"expected at most ([\d,]+) tokens of cache in all slots", said)
-    check_cache(
+    check_engine_memory(
         EngineSettings(num_slots=1, slot_tokens=int(found[1].replace(",", "")) - 1),
         [(PASTA, "float32")],
         "cpu",
@@ -90,19 +94,46 @@ def test_a_cache_that_no_memory_here_holds_is_refused_with_what_fits():
 
 def test_engines_that_share_a_machine_share_its_memory():
     sizes = EngineSettings(num_slots=16, slot_tokens=2048)
-    check_cache(sizes, [(PASTA, "auto")], "cpu")
-    with pytest.raises(UserError, match="the caches of 10,000 engines take"):
-        check_cache(sizes, [(PASTA, "auto")], "cpu", engines=10_000)
+    check_engine_memory(sizes, [(PASTA, "auto")], "cpu")
+    with pytest.raises(UserError, match="the caches of 1,000 engines take"):
+        check_engine_memory(sizes, [(PASTA, "auto")], "cpu", engines=1_000)
+
+
+def test_weights_that_no_memory_here_holds_are_refused_with_what_they_take(monkeypatch):
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: 100_000_000)
+    sizes = EngineSettings(num_slots=1, slot_tokens=64)
+    check_engine_memory(sizes, [(PASTA, "float32")], "cpu", engines=4)
+    with pytest.raises(UserError) as caught:
+        check_engine_memory(sizes, [(PASTA, "float32")], "cpu", engines=5, key="models.a.path")
+    assert str(caught.value) == (
+        f"models.a.path: {PASTA}: the weights of 5 engines take 0.1 GB, but this machine has 0.1 GB; expected smaller "
+        "models, fewer engines, or dtype int8 or int4"
+    )
+    check_engine_memory(sizes, [(PASTA, "int8")], "cpu", engines=5)
+    with pytest.raises(UserError, match=r"take 0.0 GB, and the processes 0.1 GB, but"):
+        check_engine_memory(sizes, [(PASTA, "int8")], "cpu", beside=99_000_000)
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.limit_in_bytes"])
+def test_a_container_has_the_memory_of_its_control_group(tmp_path, monkeypatch, name):
+    groups = tuple(tmp_path / each for each in ("memory.max", "memory.limit_in_bytes"))
+    monkeypatch.setattr("pasta.engine.memory._CONTROL_GROUPS", groups)
+    physical = machine_memory()
+    (tmp_path / name).write_text("2147483648\n")
+    assert machine_memory() == 2**31
+    for unlimited in ("max\n", "9223372036854771712\n"):
+        (tmp_path / name).write_text(unlimited)
+        assert machine_memory() == physical
 
 
 def test_a_model_that_is_not_here_has_a_cache_of_unknown_size():
-    check_cache(EngineSettings(num_slots=60_000), [("someone/elsewhere", "auto")], "cpu")
+    check_engine_memory(EngineSettings(num_slots=60_000), [("someone/elsewhere", "auto")], "cpu")
 
 
 def test_a_family_that_the_engine_does_not_know_is_named(tmp_path):
     BloomConfig().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"architecture 'bloom' is not supported; expected one of llama, "):
-        check_cache(EngineSettings(), [(str(tmp_path), "auto")], "cpu")
+        check_engine_memory(EngineSettings(), [(str(tmp_path), "auto")], "cpu")
     with pytest.raises(UserError, match="is not supported"):
         check_positions(16, [str(tmp_path)])
 

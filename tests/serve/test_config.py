@@ -430,20 +430,24 @@ def test_what_this_machine_cannot_run_is_named_before_anything_starts(
         ),
         (
             {
-                "decoder": {"num_replicas": 1, "autoscaling": {"max_replicas": 100}},
-                "engine": {"num_slots": 500, "slot_tokens": 512},
+                "decoder": {"num_replicas": 1, "autoscaling": {"max_replicas": 10}},
+                "engine": {"num_slots": 100_000, "slot_tokens": 512},
             },
-            "engine.num_slots: 500 of engine.slot_tokens 512: the caches of 100 engines take ",
+            "engine.num_slots: 100000 of engine.slot_tokens 512: the caches of 10 engines take ",
+        ),
+        (
+            {"decoder": {"num_replicas": 1, "autoscaling": {"max_replicas": 100}}},
+            "models.a.path: {model}: the weights of 100 engines take 0.0 GB, and the processes 45.9 GB, but ",
         ),
     ],
 )
 def test_replicas_that_this_machine_has_no_room_for_are_named(tmp_path, model, monkeypatch, change, says):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: 1e9)
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: 8e9)
     served = {"models": {"a": {"path": str(model)}}, "engine": {"num_slots": 1, "slot_tokens": 512}}
     with pytest.raises(UserError) as caught:
         check_machine(ServeConfig.model_validate(served | change))
-    assert str(caught.value).startswith(says)
+    assert str(caught.value).startswith(says.format(model=model))
     check_machine(ServeConfig.model_validate(served | {"decoder": {"num_replicas": 9}}))
 
 

@@ -66,7 +66,7 @@ def plain(tmp_path_factory):
         (["{model}", "--slot-tokens", "65536"], "error: --slot-tokens: 65536, but {model} has "),
         (
             ["{model}", "--num-slots", "1000000", "--device", "cpu"],
-            "error: --num-slots: 1000000 of --slot-tokens 2048: its cache takes ",
+            "error: --num-slots: 1000000 of --slot-tokens 2048: the caches of one engine take ",
         ),
         (
             ["{model}", "--tensor-parallel", "3"],

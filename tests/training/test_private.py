@@ -17,9 +17,11 @@ import trl
 import wandb
 import wandb.env
 from deepspeed.runtime.zero import utils as zero_utils
-from ray.train import FailureConfig, ScalingConfig, WorkerGroupError
+from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.train import ControllerError, FailureConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.failure_handling import create_failure_policy
 from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
 from ray.train.v2._internal.execution.storage import StorageContext
@@ -161,6 +163,26 @@ def test_ray_train_s_controller_asks_a_failure_policy_that_a_job_sets_before_its
     again._policy._worker_group_failures = 0
     mistake = WorkerGroupError("nan", {0: RuntimeError("connection reset"), 1: UserError("w holds nan")})
     assert again.make_decision(mistake).name == "RAISE"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_death_of_a_process_of_ray_train_s_is_told_from_other_failures(wrapped: bool):
+    def failed(cause: Exception) -> TrainingFailedError:
+        if not wrapped:
+            return pickle.loads(pickle.dumps(ControllerError(cause)))
+        return pickle.loads(pickle.dumps(WorkerGroupError("", {1: WorkerHealthCheckFailedError("", cause)})))
+
+    killed = OutOfMemoryError(
+        "1 worker(s) were killed. Memory on the node was 2.92GB used / 2.93GB limit (0.99)"
+    )
+    assert mistakes.death_in(failed(killed)) == (
+        "Ray ended a process of the run, since the machine's memory is used up (2.92GB of 2.93GB); expected fewer "
+        "workers, rows or tokens in a row, or a smaller model"
+    )
+    said = mistakes.death_in(failed(ActorDiedError()))
+    assert said is not None
+    assert said.startswith("a process of the run died (The actor died unexpectedly")
+    assert mistakes.death_in(failed(RuntimeError("a defect"))) is None
 
 
 def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,54 +1,78 @@
-"""Whether the caches of engines fit this machine and their models: told before anything starts, without torch."""
+"""Whether engines fit this machine and their models: told before anything starts, without torch."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from pasta.engine.families import check_architecture, context_positions, read_model_config
 from pasta.engine.section import SCRATCH
-from pasta.engine.snapshots import model_directory
+from pasta.engine.snapshots import model_directory, num_weights
 from pasta.errors import UserError
 from pasta.sizes import EngineSizes
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+#: Where a container finds its limit, in the second and the first version of control groups.
+_CONTROL_GROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+#: The bytes of a number in memory, by format; of ``auto`` those of the smallest that it may choose.
+_BYTES = {"float32": 4.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
+_OTHERWISE = 2.0
 
 
 def machine_memory() -> int:
     """The bytes of memory that processes here can have: the machine's, or the container's if that is less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(physical, int(_CONTROL_GROUP.read_text()))
-    except (OSError, ValueError):  # no control group, or one without a limit
-        return physical
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _CONTROL_GROUPS:
+        with suppress(OSError, ValueError):  # no control group, or one without a limit
+            found.append(int(limit.read_text()))
+    return min(found)
 
 
-def check_cache(
+def check_engine_memory(
     sizes: EngineSizes,
-    models: Iterable[tuple[str, str]],
+    models: Sequence[tuple[str, str]],
     device: str,
     *,
     engines: int = 1,
+    beside: int = 0,
     sees_gpus: bool = True,
+    key: str = "model",
 ) -> None:
-    """Raise ``UserError``, naming the key, if the caches of ``engines`` of each model cannot fit into this machine.
+    """Raise ``UserError``, naming the key, if ``engines`` of each model, their weights and caches, cannot fit into this
+    machine ``beside`` so many bytes of other things.
 
-    ``models`` are directories or names with their number formats. Those that are not here are not judged, nor are
-    engines on GPUs, which find out as they start.
+    ``models`` are directories or names with their number formats; ``key`` names them. Those that are not here are not
+    judged, nor are engines on GPUs, which find out as they start.
     """
     if device.startswith("cuda") or (device == "auto" and sees_gpus and glob("/dev/nvidia[0-9]*")):
         return
-    token = sum(_token_bytes(source, dtype) for source, dtype in models)
-    most = machine_memory() // max(engines * token, 1)
+    memory, weights = machine_memory(), engines * sum(_weight_bytes(*model) for model in models)
+    num = engines * len(models)
+    if (left := memory - beside - weights) <= 0:
+        others = f", and the processes {beside / 1e9:.1f} GB" if beside else ""
+        raise UserError(
+            f"{key}: {', '.join(source for source, _ in models)}: the weights of {_engines(num)} take "
+            f"{weights / 1e9:.1f} GB{others}, but this machine has {memory / 1e9:.1f} GB; expected smaller models, "
+            "fewer engines, or dtype int8 or int4"
+        )
+    token = engines * sum(_token_bytes(*model) for model in models)
+    most = left // max(token, 1)
     if sizes.num_slots * (sizes.slot_tokens + SCRATCH) <= most:
         return
-    needed = engines * token * sizes.num_slots * (sizes.slot_tokens + SCRATCH)
-    of = "its cache takes" if engines == 1 else f"the caches of {engines:,} engines take"
+    needed = token * sizes.num_slots * (sizes.slot_tokens + SCRATCH)
     raise UserError(
-        f"engine.num_slots: {sizes.num_slots} of engine.slot_tokens {sizes.slot_tokens}: {of} {needed / 1e9:,.0f} GB, "
-        f"but this machine has {machine_memory() / 1e9:,.0f} GB; expected at most {most:,} tokens of cache in all slots"
+        f"engine.num_slots: {sizes.num_slots} of engine.slot_tokens {sizes.slot_tokens}: the caches of {_engines(num)} "
+        f"take {needed / 1e9:,.1f} GB, but this machine has {left / 1e9:,.1f} GB for them; expected at most {most:,} "
+        "tokens of cache in all slots"
     )
+
+
+def _engines(number: int) -> str:
+    return "one engine" if number == 1 else f"{number:,} engines"
 
 
 def num_positions(source: str) -> int | None:
@@ -71,6 +95,12 @@ def check_positions(slot_tokens: int, models: Sequence[str]) -> None:
             f"engine.slot_tokens: {slot_tokens}, but {longest} has {most} positions, and no answer goes past them; "
             f"expected at most {most}"
         )
+
+
+def _weight_bytes(source: str, dtype: str) -> int:
+    """What a model's weights take at least; 0 if it is not on this machine."""
+    directory = model_directory(source)
+    return 0 if directory is None else int(num_weights(directory) * _BYTES.get(dtype, _OTHERWISE))
 
 
 def _token_bytes(source: str, dtype: str) -> int:

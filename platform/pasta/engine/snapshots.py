@@ -1,14 +1,17 @@
 """Models in the local Hugging Face cache, by their names on the Hub: found without a look at the network."""
 
+import math
 import os
 from pathlib import Path
 
 from pasta.errors import UserError
-from pasta.rows import NotJson, parse_json, read_json
+from pasta.rows import read_json
 
 #: Weights in the order in which transformers prefers them; of several files an index lists them.
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_LONGEST_HEADER = 100_000_000  # bytes: safetensors' own bound
+#: What names of weights hold with which a model sees images.
+_SEES = ("vision_tower", "multi_modal_projector")
+_LARGEST_NUMBER = 4  # bytes: float32
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model"}
 
 
@@ -55,10 +58,25 @@ def check_weights(folder: Path, where: str) -> None:
             f"{where} has not all of a model's weights; expected {first} or the files of its index, or {older}"
         )
     for file in sorted(_weights(folder)):
-        if file.suffix == ".safetensors" and not _is_whole(file):
+        if file.suffix == ".safetensors" and _shapes(file) is None:
             raise UserError(
                 f"{where}: {file.name} is cut, or no weights ({file.stat().st_size} bytes); copy it again"
             )
+
+
+def num_weights(folder: Path) -> int:
+    """How many numbers the weights in a model's directory are, without those with which it sees images. If the files
+    are no safetensors: how many at least. Reads the beginning of each file; one that is cut counts nothing."""
+    total = 0
+    for file in filter(Path.is_file, _weights(folder)):
+        if file.suffix == ".safetensors":
+            shapes = _shapes(file) or {}
+            total += sum(
+                math.prod(shape) for name, shape in shapes.items() if not any(part in name for part in _SEES)
+            )
+        else:
+            total += file.stat().st_size // _LARGEST_NUMBER
+    return total
 
 
 def check_local_weights(source: str, key: str) -> None:
@@ -82,17 +100,12 @@ def _weights(folder: Path) -> set[Path]:
     return set()
 
 
-def _is_whole(file: Path) -> bool:
-    """Whether a file is as long as safetensors' header says: its length (8 bytes), then JSON with each weight's place
-    in the bytes that follow."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if length > min(size - 8, _LONGEST_HEADER):
-            return False
-        try:
-            header = parse_json(opened.read(length))
-            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
-        except (NotJson, AttributeError, TypeError, KeyError, IndexError):
-            return False
-    return size == 8 + length + max(ends, default=0)
+def _shapes(file: Path) -> dict[str, list[int]] | None:
+    """The shapes of the weights in a file of safetensors, by name. None if it is cut, or no such file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy") as opened:
+            return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError:
+        return None
