@@ -21,7 +21,8 @@ from jobs.cluster import code_version
 from jobs.endpoints import Questions, teacher_keys
 from jobs.pool import run_shards
 from pasta.data.annotate.config import AnnotationSections, check_truth, make_annotator
-from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
+from pasta.data.annotate.finished import ShardResult, finished_shard
+from pasta.data.annotate.shards import annotate_shard
 from pasta.data.annotate.summary import (
     SUMMARY,
     logged,

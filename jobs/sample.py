@@ -16,7 +16,7 @@ from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version
 from jobs.pool import Work, run_shards
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sample_report import num_tokens, sample_figures
+from pasta.candidates.sample_report import PREFIX, num_tokens, sample_figures
 from pasta.config import to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 #: Keys that say how a stage is run and do not change its output: they may differ between two runs.
 RUNNING = ("workers",)
 CONFIG = SampleConfig
-PREFIX = "samples"
 
 
 def parser() -> ArgumentParser:

@@ -17,6 +17,7 @@ from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
 from jobs.endpoints import judge_key
 from jobs.pool import Work, run_shards
+from pasta.candidates.sample_report import sample_shards
 from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs, write_scores
 from pasta.config import config_fingerprint
 from pasta.entrypoint import run_main
@@ -34,7 +35,6 @@ from pasta.stages.shards import (
     done_shards,
     iter_records,
     read_shard,
-    read_stage,
     shard_path,
     write_shard,
 )
@@ -61,7 +61,7 @@ def main() -> int:
 def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The stage on disk. Raises UserError for samples or a judge that cannot be used."""
     check_judge(config.judge)
-    read_stage(config.samples, "sample", "samples", "samples")
+    sample_shards(config.samples)
     check_apart(config.judgements_dir, config.output_dir, "judgements_dir")
     # The keys that a score depends on: not where verdicts are kept, nor how they are made.
     values = {
@@ -77,7 +77,7 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
 def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The verdicts on disk: a stage of their own, named after judge and samples: also after what these hold, since
     verdicts on answers that have been sampled again are of other texts."""
-    samples = read_stage(config.samples, "sample", "samples", "samples")
+    samples = sample_shards(config.samples)
     inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
     values = {"judge": config.judge.identity(), "answers": content_digest(samples)}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
@@ -94,7 +94,7 @@ def run(
         return 0
     verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)
-    samples = read_stage(config.samples, "sample", "samples", "samples")
+    samples = sample_shards(config.samples)
     if not verdicts.is_done:
         check_asked(config.judge, (record["messages"] for record in iter_records(samples)))
     option = "--rejudge" if rejudge else "--restart"

@@ -1,6 +1,7 @@
 """Prompts come from the atlas, a file, AlpacaEval's or a stage's directory; what is wrong is named by its place."""
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,33 @@ def test_an_annotate_stage_s_valid_records_are_read(tmp_path):
     output.finish({}, "test")
     prompts = read_prompts(PromptsSection(str(tmp_path / "stage")))
     assert [p.messages[0]["content"] for p in prompts] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "first", "config", "figures", "said"),
+    [
+        (
+            "annotate",
+            "annotated",
+            {},
+            {"kept": 2},
+            "stage: has shards of 1 of the 2 answers that its stage has kept",
+        ),
+        (
+            "sample",
+            "samples",
+            {"shard_prompts": 1},
+            {"prompts": 2},
+            "stage/samples-00001.jsonl: no such file",
+        ),
+    ],
+)
+def test_a_stage_without_its_last_shard_is_refused(tmp_path, stage, first, config, figures, said):
+    output = StageOutput(tmp_path / "stage", stage, config, {})
+    write(output.start() / f"{first}-00000.jsonl", user("one"))
+    output.finish(figures, "test")
+    with pytest.raises(UserError, match=re.escape(f"prompts.source: {tmp_path}/{said}")):
+        read_prompts(PromptsSection(str(tmp_path / "stage")))
 
 
 def test_an_evaluation_s_directory_has_the_prompts_that_it_answered(tmp_path):

@@ -18,7 +18,7 @@ from jobs.benchmark_annotate import steady_rate
 from pasta.cli.check import check_file
 from pasta.config import load_config
 from pasta.data.annotate.annotator import TeacherUsage
-from pasta.data.annotate.shards import ShardResult
+from pasta.data.annotate.finished import ShardResult
 from pasta.data.atlas.tasks import iter_corpus
 from pasta.data.dataset import prepare_data
 from pasta.data.sections import DataSection

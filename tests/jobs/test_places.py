@@ -67,11 +67,9 @@ def test_a_file_system_that_makes_no_directories(job: str) -> None:
 
 def test_verdicts_that_can_be_kept_nowhere(tmp_path: Path) -> None:
     from jobs import score
-    from pasta.stages.stage import StageOutput
+    from tests.support.samples import sample_stage
 
-    samples = StageOutput(tmp_path / "samples", "sample", {}, {})
-    (samples.start() / "samples-00000.jsonl").touch()
-    samples.finish({}, "unknown")
+    sample_stage(tmp_path / "samples", [])
     (tmp_path / "file").touch()
     places = [f"{key}={tmp_path / name}" for key, name in (("samples", "samples"), ("output_dir", "out"))]
     config = load_config(

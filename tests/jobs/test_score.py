@@ -187,11 +187,14 @@ def test_the_grader_refuses_prompts_of_one_s_own_before_any_worker_starts(tmp_pa
     assert not (tmp_path / "judgements").exists()
 
 
-def test_samples_without_one_of_their_shards_are_refused(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("shard", ["samples-00000.jsonl", "samples-00001.jsonl"])
+def test_samples_without_one_of_their_shards_are_refused(tmp_path, monkeypatch, capsys, shard):
     path = write_config(tmp_path)
-    (tmp_path / "samples/samples-00000.jsonl").unlink()
+    (tmp_path / "samples" / shard).unlink()
     line = fail(monkeypatch, capsys, "--config", str(path))
-    assert "samples-00000.jsonl: no such file, though its stage is finished; make its stage anew" in line
+    assert (
+        f"{shard}: no such file, though its stage is finished; copy it again, or make its stage anew" in line
+    )
 
 
 def test_another_stage_s_output_is_refused(tmp_path, monkeypatch, capsys):

@@ -60,9 +60,10 @@ def record(task: AtlasTask, candidates: list[dict[str, Any]], twin_reason: str =
 
 def sample_stage(directory: Path, records: list[dict[str, Any]], shard: int = 2) -> Path:
     """A finished sample stage of these records."""
-    output = StageOutput(directory, "sample", {"records": [entry["id"] for entry in records]}, {})
+    config = {"records": [entry["id"] for entry in records], "shard_prompts": shard}
+    output = StageOutput(directory, "sample", config, {})
     work_dir = output.start()
     for number, part in split_into_shards(records, shard).items():
         write_shard(work_dir, "samples", number, part)
-    output.finish({}, "test")
+    output.finish({"prompts": len(records)}, "test")
     return directory

@@ -1,9 +1,29 @@
-"""The figures of a sample stage's records."""
+"""What a sample stage has left: its shards, and the figures of its records."""
 
+import math
 from collections.abc import Iterable
+from pathlib import Path
 
+from pasta.errors import UserError
 from pasta.stages.records import Record
+from pasta.stages.shards import finished_stage, shard_path
 from pasta.statistics import geometric_mean
+
+#: Begins the names of a sample stage's shards.
+PREFIX = "samples"
+
+
+def sample_shards(directory: Path, key: str = "samples") -> list[Path]:
+    """The shards of a finished sample stage. Raises UserError, naming ``key``, if it is none, or if one is gone."""
+    manifest = finished_stage(directory, "sample", key)
+    count = math.ceil(manifest.figures["prompts"] / manifest.config["shard_prompts"])
+    paths = [shard_path(directory, PREFIX, number) for number in range(count)]
+    for path in paths:
+        if not path.is_file():
+            raise UserError(
+                f"{key}: {path}: no such file, though its stage is finished; copy it again, or make its stage anew"
+            )
+    return paths
 
 
 def num_tokens(record: Record) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
-from pasta.data.annotate.shards import check_all_shards
+from pasta.data.annotate.finished import check_all_shards
 from pasta.data.atlas.corpus import Annotated, atlas_answers
 from pasta.data.atlas.plan import token_counter
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS

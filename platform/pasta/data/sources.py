@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.bounds import check_positive, check_unread
+from pasta.data.annotate.finished import check_all_shards
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.tasks import SPLITS
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, check_atlas_keys
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
-from pasta.files import read_bytes, read_lines, reading
+from pasta.files import annotated_files, read_bytes, read_lines, reading
 from pasta.lang import render
 from pasta.rows import parse_json, read_json
-from pasta.stages.shards import read_stage
+from pasta.stages.shards import finished_stage
 from pasta.stages.stage import read_manifest
 
 _KEY = "data.source.path"
@@ -109,7 +110,9 @@ def source_files(source: SourceSection) -> list[Path]:
         if _is_saved_dataset(path):
             return [path]
         if read_manifest(path) is not None:
-            return read_stage(path, "annotate", "annotated", _KEY)
+            finished_stage(path, "annotate", _KEY)
+            check_all_shards(path, _KEY)
+            return annotated_files(path)
         found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     elif glob.has_magic(source.path):
         found = sorted(Path(name) for name in glob.glob(source.path, recursive=True) if Path(name).is_file())

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pasta.candidates.sample_report import sample_shards
+from pasta.data.annotate.finished import check_all_shards
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_asked
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.instructions import BrokenRecord, instruction_prompt
@@ -103,8 +105,11 @@ def _read_files(source: Path) -> Iterator[Prompt]:
         if manifest.stage == "evaluate":
             yield from (Prompt(record["messages"]) for record in read_evaluation(source).answers)
             return
+        check_all_shards(source, "prompts.source")
         # An annotate stage keeps its rejects beside the records that are valid.
         files = annotated_files(source) or sorted(source.glob("*.jsonl"))
+        if manifest.stage == "sample":
+            files = sample_shards(source, "prompts.source")
     for file in files:
         lines = read_lines(file, key="prompts.source", expected="atlas, a JSONL file or a stage's directory")
         first = next((line for _, line in numbered(lines)), b"")

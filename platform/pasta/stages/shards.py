@@ -10,7 +10,7 @@ from pasta.errors import UserError
 from pasta.files import read_bytes, write_whole
 from pasta.rows import read_rows
 from pasta.stages.records import Record, record_line
-from pasta.stages.stage import read_manifest
+from pasta.stages.stage import Manifest, read_manifest
 
 T = TypeVar("T")
 
@@ -43,19 +43,14 @@ def done_shards(directory: Path, prefix: str) -> set[int]:
     return {int(match[1]) for path in directory.iterdir() if (match := pattern.fullmatch(path.name))}
 
 
-def read_stage(directory: Path, stage: str, prefix: str, key: str) -> list[Path]:
-    """The shards of a finished stage. Raises UserError, naming ``key``, if it is none, if it has no shard, or if one
-    before the last is gone."""
+def finished_stage(directory: Path, stage: str, key: str) -> Manifest:
+    """The manifest of a finished ``stage``. Raises UserError, naming ``key``, if ``directory`` holds none."""
     manifest = read_manifest(directory)
     if manifest is None:
         raise UserError(f"{key}: {directory}: holds no finished stage; run the {stage} stage first")
     if manifest.stage != stage:
         raise UserError(f"{key}: {directory}: holds stage {manifest.stage!r}, expected {stage!r}")
-    done = done_shards(directory, prefix)
-    paths = [shard_path(directory, prefix, n) for n in range(max(done, default=0) + 1)]
-    if gone := [path for n, path in enumerate(paths) if n not in done]:
-        raise UserError(f"{key}: {gone[0]}: no such file, though its stage is finished; make its stage anew")
-    return paths
+    return manifest
 
 
 def content_digest(paths: Iterable[Path]) -> str:

@@ -19,7 +19,8 @@ from pasta.data.annotate.annotator import (
     propose_truth,
 )
 from pasta.data.annotate.config import AnnotationSections
-from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
+from pasta.data.annotate.finished import ShardResult, finished_shard
+from pasta.data.annotate.shards import annotate_shard
 from pasta.data.annotate.summary import logged, summarise_annotations, summary_text
 from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
 from pasta.data.annotate.teacher import TeacherSection

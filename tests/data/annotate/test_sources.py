@@ -123,6 +123,28 @@ def test_of_a_finished_stage_the_annotated_answers_are_read_and_nothing_else(tmp
     assert answers(read(tmp_path / "out")) == ANSWERS
 
 
+def annotated(directory: Path, *shards: int) -> Path:
+    """A finished stage that has kept two answers in each of these shards."""
+    output = StageOutput(directory, "annotate", {}, {})
+    for number in shards:
+        write_jsonl(output.start() / f"annotated-{number:05d}.jsonl", RECORDS[:2])
+    output.finish({"kept": 2 * len(shards)}, "v1")
+    return directory
+
+
+def test_a_finished_stage_without_its_last_shard_is_refused(tmp_path: Path) -> None:
+    """What was left of it was annotated, without a word."""
+    stage = annotated(tmp_path / "out", 0, 1)
+    (stage / "annotated-00001.jsonl").unlink()
+    with pytest.raises(UserError, match=r"^data\.source\.path: .* has shards of 2 of the 4 answers"):
+        read(stage)
+
+
+def test_a_finished_stage_is_read_though_it_kept_nothing_of_a_shard(tmp_path: Path) -> None:
+    """It was refused, and told to be made anew, which changes nothing."""
+    assert len(read(annotated(tmp_path / "out", 0, 2))) == 4
+
+
 def test_another_stage_s_directory_is_one_clear_line(tmp_path: Path) -> None:
     output = StageOutput(tmp_path / "out", "sample", {}, {})
     write_jsonl(output.start() / "samples-00000.jsonl", RECORDS)

@@ -15,75 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.annotate.annotator import NO_USAGE, Annotator, Proposal, TeacherUsage
+from pasta.data.annotate.finished import ShardResult, finished_shard, shard_file
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, Shard, SourceSection, read_source_shard
-from pasta.errors import UserError
-from pasta.files import annotated_files, read_lines, write_whole
-from pasta.rows import read_json
+from pasta.files import write_whole
 from pasta.stages.records import RecordFile, record_line
-from pasta.stages.stage import read_manifest
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
 #: Proposals of another kind in a journal are not read.
 _JOURNAL = {"proposal": [each.name for each in fields(Proposal)]}
 Rewrite = Callable[[Instruction], Sequence[Instruction]]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardResult:
-    """A finished shard: how many of its records were kept with chunks, kept without, and rejected, and why.
-
-    ``broken`` names the first unreadable records, ``seconds`` is the wall clock of the run that finished it.
-    ``refused`` counts proposals that the annotator itself refused, also of records that were kept; ``judged`` is what
-    its judge cost.
-    """
-
-    index: int
-    num_records: int
-    num_annotated: int
-    num_plain: int
-    rejected: dict[str, int]
-    repairs: dict[str, int]
-    broken: list[str]
-    usage: TeacherUsage
-    seconds: float
-    refused: dict[str, int] = field(default_factory=dict)
-    judged: TeacherUsage = NO_USAGE
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "ShardResult":
-        """The inverse of ``asdict``."""
-        usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
-        return cls(**{**values, "usage": usage, "judged": judged})
-
-
-def finished_shard(directory: Path, index: int) -> ShardResult | None:
-    """The result of a finished shard, or None if the shard is not finished."""
-    try:
-        return ShardResult.of(read_json(_path(directory, "shard", index, ".json")))
-    except (UserError, TypeError, KeyError):
-        return None
-
-
-def check_all_shards(directory: Path, key: str) -> None:
-    """Raise UserError, naming ``key``, for the directory of a finished annotate stage without all of its shards. Lines
-    that were taken out by hand are no matter."""
-    manifest = read_manifest(directory)
-    if manifest is None or manifest.stage != "annotate":
-        return
-    kept, found = manifest.figures.get("kept", 0), 0
-    for file in annotated_files(directory):
-        number = file.stem.rpartition("-")[2]
-        shard = finished_shard(directory, int(number)) if number.isdecimal() else None
-        found += sum(1 for _ in read_lines(file)) if shard is None else shard.num_annotated + shard.num_plain
-    if found < kept:
-        raise UserError(
-            f"{key}: {directory}: has shards of {found} of the {kept} answers that its stage has kept; copy it again, "
-            "or make its stage anew"
-        )
 
 
 @dataclass
@@ -138,7 +82,7 @@ def annotate_shard(
     total = len(records) + len(written.broken)
     journal = None
     if annotator.is_costly:
-        journal = RecordFile(_path(directory, "journal", shard.index, ".jsonl"), _JOURNAL)
+        journal = RecordFile(shard_file(directory, "journal", shard.index, ".jsonl"), _JOURNAL)
     _annotate(records, annotator, validator, journal, written)
     missing = len(records) - written.counts.total() - (written.rejected.total() - len(written.broken))
     assert missing == 0, f"the annotator left out {missing} records"
@@ -156,11 +100,11 @@ def annotate_shard(
         judged=written.judged,
     )
     for name, lines in (("rejects", written.rejects), ("annotated", written.annotated)):
-        path = _path(directory, name, shard.index, ".jsonl")
+        path = shard_file(directory, name, shard.index, ".jsonl")
         path.unlink(missing_ok=True)  # of a run that was killed before it could say that it had finished
         if lines:
             write_whole(path, "".join(lines[number] for number in sorted(lines)))
-    write_whole(_path(directory, "shard", shard.index, ".json"), json.dumps(asdict(result)) + "\n")
+    write_whole(shard_file(directory, "shard", shard.index, ".json"), json.dumps(asdict(result)) + "\n")
     if journal is not None:
         journal.path.unlink(missing_ok=True)
     return result
@@ -227,7 +171,3 @@ def _keep(
             "figures": checked.figures,
         }
     )
-
-
-def _path(directory: Path, name: str, index: int, suffix: str) -> Path:
-    return directory / f"{name}-{index:05d}{suffix}"

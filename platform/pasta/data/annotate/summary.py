@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from pasta.data.annotate.annotator import TeacherUsage
-from pasta.data.annotate.shards import ShardResult
+from pasta.data.annotate.finished import ShardResult
 from pasta.data.annotate.teacher import TeacherSection
 from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.errors import UserError
