@@ -8,17 +8,20 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from pasta.config import load_config
-from pasta.engine.head_files import HeadShape
+from pasta.config import load_config, parse_config
+from pasta.engine.head_files import WEIGHTS, HeadShape
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig
-from pasta.training.heads import guess, install_draft_heads, model_files, save_heads
-from pasta.training.sft import prepare
+from pasta.training.heads import HeadsStage, guess, install_draft_heads, model_files, save_heads
+from pasta.training.save import check_run_and_output
+from pasta.training.sft import inputs, prepare
 from tests.engine.test_text_part import MODELS
 from tests.support.models import CONFIGS
 from tests.support.paths import ROOT
+from tests.support.service import save_plain_model, save_tiny_model
+from tests.training.runs import sft_dict
 
 CONFIG = ROOT / "configs/sft/atlas-heads-twin.yaml"
 VOCAB, HIDDEN = 11, 4
@@ -170,6 +173,31 @@ def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(changes, sai
     with pytest.raises(UserError, match=said) as error:
         load_config(CONFIG, SftConfig, [f"{key}={value}" for key, value in changes.items()])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("now", ["another model", "none"])
+def test_heads_are_not_put_beside_a_model_that_took_the_place_of_theirs_meanwhile(tmp_path, now):
+    """They passed for the new model's."""
+    weights = save_tiny_model(tmp_path / "model") / "model.safetensors"
+    values = sft_dict(tmp_path) | {
+        "output_dir": str(weights.parent),
+        "draft_heads": {"depth": 2, "width": 16},
+    }
+    config = parse_config(values | {"model": {"init_from": str(weights.parent)}}, SftConfig, "tiny.yaml")
+    stage = HeadsStage(config, inputs(config))
+    weights.rename(tmp_path / "moved")
+    if now == "another model":
+        save_tiny_model(weights.parent, seed=1)
+    with pytest.raises(UserError, match=r"^model\.init_from: "):
+        save_heads(tmp_path / "trained", config, {}, stage)
+    assert not (weights.parent / WEIGHTS).exists()
+
+
+def test_heads_may_lie_beside_a_model_that_was_not_made_here(tmp_path):
+    """Its directory was refused as no model, and another one as not the model's own."""
+    model = save_plain_model(tmp_path / "model")
+    values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
+    check_run_and_output(parse_config(values | {"model": {"init_from": str(model)}}, SftConfig, "tiny.yaml"))
 
 
 def test_heads_under_zero_3_are_refused(tmp_path):

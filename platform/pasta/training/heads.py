@@ -21,7 +21,7 @@ from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.rows import read_json
 from pasta.stages.records import write_json
-from pasta.stages.stage import Stage
+from pasta.stages.stage import Stage, input_fingerprint
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
 from pasta.training.trainer import PlainHeadTrainer
@@ -65,6 +65,16 @@ def model_files(config: SftConfig) -> dict[str, str | Path]:
             f"model.init_from: {directory}: no model*.safetensors in it; draft heads are for a model that is there"
         )
     return files
+
+
+def _check_unchanged(config: SftConfig, stage: Stage) -> None:
+    """Heads of one model beside another would pass for that one's, and guess what it never says."""
+    for name, path in model_files(config).items():
+        if input_fingerprint(name, path) != stage.inputs.get(name, {}).get("fingerprint"):
+            raise UserError(
+                f"model.init_from: {path}: has changed since this run began, whose draft heads are for the model that "
+                "was there; the same command trains heads for this one"
+            )
 
 
 def install_draft_heads(
@@ -190,8 +200,13 @@ class HeadTrainer(PlainHeadTrainer):
 
 
 def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], stage: Stage | None) -> None:
-    """Put the heads of the model saved in ``trained`` beside the model that they are for; ``stage`` is their run."""
+    """Put the heads of the model saved in ``trained`` beside the model that they are for; ``stage`` is their run.
+
+    Raises UserError if another model lies there than when it began.
+    """
     assert config.draft_heads is not None
+    if stage is not None:
+        _check_unchanged(config, stage)
     state: dict[str, Tensor] = {}
     for path in sorted(trained.glob("*.safetensors")):
         state |= {

@@ -77,10 +77,10 @@ def check_run_and_output(config: TrainingConfig) -> None:
     if config.checkpoints is not None:
         check_written(config.checkpoints)
     output_dir = config.output_dir
-    if getattr(config, "draft_heads", None) is None:
-        check_replaced(output_dir, "output_dir")
-    else:  # written into the model's directory
+    if getattr(config, "draft_heads", None) is not None:  # written into the directory of any model
         check_directory(output_dir, "output_dir")
+        return
+    check_replaced(output_dir, "output_dir")
     if (os.path.exists(output_dir) and not os.path.isdir(output_dir)) or (
         os.path.isdir(output_dir) and any(output_dir.iterdir()) and read_card(output_dir) is None
     ):
