@@ -1,6 +1,7 @@
 """The client of OpenAI-compatible endpoints, against a server that misbehaves in every way it knows."""
 
 import asyncio
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -8,6 +9,7 @@ from email.utils import format_datetime
 import pytest
 
 from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, all_of, retry_after_s
+from pasta.data.replies import Tokens
 from tests.support.endpoint import completion, endpoint_server
 
 ASK = [{"role": "user", "content": "Which one?"}]
@@ -55,6 +57,7 @@ def test_an_answer_comes_with_its_log_probabilities_and_is_paid_for():
         (200, {"choices": []}),
         (200, {"choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}),
         (200, {"answer": "B"}),
+        (200, b"[" * 100_000),
         None,  # the connection is closed without a word
     ],
 )
@@ -65,6 +68,28 @@ def test_what_may_pass_is_tried_again(bad):
     assert reply.text == "A"
     assert endpoint.usage.retries == 2
     assert endpoint.usage.requests == 1
+
+
+def test_a_reply_that_cannot_be_read_is_paid_for_all_the_same():
+    usage = {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35}
+    bad = (200, {"choices": [], "usage": usage})
+    with endpoint_server(lambda _, number: bad if number < 2 else completion("A")) as server:
+        endpoint = Endpoint(section(server.url, price_read=1.0, price_written=10.0), None)
+        (reply,) = ask(endpoint)
+    assert (reply.prompt_tokens, reply.completion_tokens) == (7, 1)
+    assert reply.wasted == Tokens(60, 10)
+    assert (endpoint.usage.prompt_tokens, endpoint.usage.completion_tokens) == (67, 11)
+    assert endpoint.usage.cost == pytest.approx(67e-6 + 11e-5)
+
+
+@pytest.mark.parametrize("count", [b"1e999", b'"many"'])
+def test_a_count_of_tokens_that_is_no_number_costs_no_reply(count):
+    body = (
+        json.dumps(completion("A")[1]).encode().replace(b'"prompt_tokens": 7', b'"prompt_tokens": ' + count)
+    )
+    with endpoint_server(lambda *_: (200, body)) as server:
+        (reply,) = ask(Endpoint(section(server.url, retries=0), None))
+    assert reply.text == "A"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
@@ -83,6 +108,14 @@ def test_a_reply_that_was_cut_before_its_first_word_is_empty_and_paid_for_once(r
         ((429, {"error": {"message": "slow down"}}), "HTTP 429: slow down, 3 tries in a row"),
         ((503, "down for repairs"), "HTTP 503: down for repairs, 3 tries"),
         ((200, "<html>"), "no chat completion but '<html>', 3 tries"),
+        (
+            (200, {"error": {"message": "provider down"}}),
+            "no chat completion: it says 'provider down', 3 tries",
+        ),
+        (
+            (307, {}, {"Location": "/v1/chat/completions"}),
+            "Connection error (Exceeded maximum allowed redirects.), 3",
+        ),
     ],
 )
 def test_what_does_not_pass_ends_in_one_line(bad, expected):
@@ -131,6 +164,21 @@ def test_nobody_there_is_an_error_that_names_the_address():
 def test_a_silent_endpoint_is_given_up():
     with (
         endpoint_server(lambda *_: time.sleep(1.0)) as server,
+        pytest.raises(EndpointError, match=r"no answer within 0\.2 s, asked once"),
+    ):
+        ask(Endpoint(section(server.url, timeout_s=0.2, retries=0), None))
+
+
+def test_an_answer_that_comes_by_a_space_now_and_then_is_given_up_too():
+    """As proxies send them to keep a connection open: the client's limit is on each, and it waited for ever."""
+
+    def spaces():
+        while True:
+            time.sleep(0.05)
+            yield b" "
+
+    with (
+        endpoint_server(lambda *_: (200, spaces())) as server,
         pytest.raises(EndpointError, match=r"no answer within 0\.2 s, asked once"),
     ):
         ask(Endpoint(section(server.url, timeout_s=0.2, retries=0), None))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: Status and body (a JSON value, text or bytes), headers too; None closes the connection.
+#: Status and body (a JSON value, text, bytes or an iterator of them, a piece at a time), headers too; None closes the
+#: connection.
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]] | None
 
 
@@ -69,6 +70,13 @@ class EndpointServer:
             handler.close_connection = True
             return
         status, body, *headers = answer
+        if isinstance(body, Iterator):
+            handler.send_response(status)
+            handler.send_header("Content-Type", "application/json")
+            handler.end_headers()
+            for piece in body:
+                handler.wfile.write(piece)
+            return
         kind = "text/html" if isinstance(body, str) else "application/json"
         data = (
             body

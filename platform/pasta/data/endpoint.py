@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
+from pasta.data.replies import NO_COMPLETION, NO_TOKENS, Reply, Tokens, read_reply, tokens_of
 from pasta.errors import UserError, first_line
 from pasta.lang.tokenizer import without_halves
 
@@ -43,16 +44,18 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EndpointError(UserError):
-    """An endpoint gave no answer; the message has its address, its error and what to do. ``status`` is HTTP's, if
-    any."""
+    """An endpoint gave no answer; the message has its address, its error and what to do. ``status`` is HTTP's, if any;
+    ``wasted`` as a ``Reply``'s."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, wasted: Tokens = NO_TOKENS) -> None:
         super().__init__(message)
         self.status = status
+        self.wasted = wasted
 
 
 class _Failure(Exception):
-    """A request failed as another try may not: why, and the seconds that the endpoint asks to wait, if it does."""
+    """A request failed as another try may not: why, the seconds that the endpoint asks to wait, if it does, and the
+    tokens that it counts all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,11 @@ class EndpointSection:
 
     ``base_url`` ends where ``/chat/completions`` begins. ``api_key_env`` names the environment variable that holds the
     key (never put the key itself into a file; ``null``: the endpoint needs none). ``concurrency``,
-    ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run; annotation starts no
-    more workers than ``concurrency``. A failure is tried again ``retries`` times, after ``backoff_s`` seconds, twice
-    that, and so on up to ``max_backoff_s``, or after what the endpoint asks for. ``price_read`` and ``price_written``
-    are what a million tokens cost. ``extra_body`` is sent with every request as it is.
+    ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run; annotation starts no more
+    workers than ``concurrency``. A whole answer may take ``timeout_s``. A failure is tried again ``retries`` times,
+    after ``backoff_s`` seconds, twice that, and so on up to ``max_backoff_s``, or after what the endpoint asks for.
+    ``price_read`` and ``price_written`` are what a million tokens cost. ``extra_body`` is sent with every request as it
+    is.
     """
 
     base_url: str
@@ -119,25 +123,14 @@ class EndpointSection:
 
 @dataclass(slots=True)
 class EndpointUsage:
-    """Usage of an endpoint so far: requests answered, failed attempts, tokens as it counts them."""
+    """Usage of an endpoint so far: requests answered, failed attempts, tokens as it counts them, those of answers that
+    cannot be read too."""
 
     requests: int = 0
     retries: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer. ``alternatives[i]`` maps candidates for token i, the chosen one first, to log-probabilities (natural
-    logarithm); it is empty if none were asked for or given."""
-
-    text: str
-    finish_reason: str
-    alternatives: tuple[Mapping[str, float], ...]
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class Endpoint:
@@ -172,19 +165,22 @@ class Endpoint:
         **options: Any,
     ) -> Reply:
         """One chat completion; ``options`` are the API's own. Raises EndpointError when it cannot be had."""
-        section = self.section
+        section, wasted = self.section, NO_TOKENS
         for attempt in range(section.retries + 1):
             try:
-                return await self._try(messages, max_tokens=max_tokens, temperature=temperature, **options)
+                reply = await self._try(messages, max_tokens=max_tokens, temperature=temperature, **options)
+                return replace(reply, wasted=wasted)
             except _Failure as error:
-                failure, pause = error.args
+                failure, pause, tokens = error.args
+                wasted += tokens
             if attempt < section.retries:
                 self.usage.retries += 1
                 await self._back_off(attempt, pause)
         tries = f"{section.retries + 1} tries in a row" if section.retries else "asked once"
         raise EndpointError(
             f"endpoint {section.base_url}: {failure}, {tries}; what is finished is kept: the same command, without "
-            "--restart if it has that, goes on from there"
+            "--restart if it has that, goes on from there",
+            wasted=wasted,
         )
 
     async def why_silent(self, *, temperature: float = 0.0) -> str | None:
@@ -207,8 +203,10 @@ class Endpoint:
         section = self.section
         expected_tokens = sum(len(m["content"]) for m in messages) / _CHARS_A_TOKEN + max_tokens
         await self._take_turn(expected_tokens)
+        tokens = NO_TOKENS
         try:
-            async with self._running:
+            # The client's own limit is on each piece of an answer, and some proxies send a space now and then.
+            async with self._running, asyncio.timeout(section.timeout_s):
                 completion = await self._client.chat.completions.create(
                     model=section.model,
                     messages=list(messages),
@@ -217,27 +215,31 @@ class Endpoint:
                     **{section.max_tokens_key: max_tokens},
                     **options,
                 )
-            reply = self._counted(_reply(completion))
+            tokens = self._counted(tokens_of(completion))
+            reply = read_reply(completion, tokens)
         except openai.APIStatusError as error:
-            raise _Failure(self._status_failure(error), retry_after_s(error.response.headers)) from error
-        except openai.APITimeoutError as error:
-            raise _Failure(f"no answer within {section.timeout_s:g} s", None) from error
-        except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-            # The client accepts most JSON as an answer: reading it shows whether it is a chat completion.
-            raise _Failure(self._reason(error), None) from error
-        if taken := reply.prompt_tokens + reply.completion_tokens:  # not every server counts
+            pause = retry_after_s(error.response.headers)
+            raise _Failure(self._status_failure(error), pause, NO_TOKENS) from error
+        except (openai.APITimeoutError, TimeoutError) as error:
+            raise _Failure(f"no answer within {section.timeout_s:g} s", None, NO_TOKENS) from error
+        except (openai.APIError, *NO_COMPLETION) as error:
+            raise _Failure(self._reason(error), None, tokens) from error
+        self.usage.requests += 1
+        if taken := tokens.prompt + tokens.completion:  # not every server counts
             self._tokens.give_back(expected_tokens - taken)
         return reply
 
     async def blame_request(self, error: EndpointError, *, temperature: float = 0.0) -> Reply:
         """Find out whether a request that failed was itself at fault: the endpoint then answers a trivial question.
 
-        Returns that answer. Raises ``error`` again if there is none, or if its status concerns every request.
+        Returns that answer, with the tokens that were wasted on both. Raises ``error`` again if there is none, or if
+        its status concerns every request.
         """
         if error.status is not None and error.status not in REFUSED_REQUEST:
             raise error
         try:
-            return await self.chat(_PROBE, max_tokens=_PROBE_TOKENS, temperature=temperature)
+            reply = await self.chat(_PROBE, max_tokens=_PROBE_TOKENS, temperature=temperature)
+            return replace(reply, wasted=reply.wasted + error.wasted)
         except EndpointError:
             raise error from None
 
@@ -275,9 +277,13 @@ class Endpoint:
 
     def _reason(self, error: Exception) -> str:
         """The first line of an error, cut short, with the API key removed if the endpoint repeats it."""
+        import openai
+
         body = getattr(error, "body", None)
         message = body.get("message") if isinstance(body, dict) else body
         line = first_line(Exception(message) if isinstance(message, str) and message.strip() else error)
+        if isinstance(error, openai.APIConnectionError) and error.__cause__ is not None:
+            line = f"{line.rstrip('.')} ({first_line(error.__cause__)})"
         return without_halves(line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
 
     async def _back_off(self, attempt: int, asked: float | None) -> None:
@@ -290,13 +296,12 @@ class Endpoint:
             self._not_before = max(self._not_before, time.monotonic() + pause)
         await asyncio.sleep(pause)
 
-    def _counted(self, reply: Reply) -> Reply:
+    def _counted(self, tokens: Tokens) -> Tokens:
         usage = self.usage
-        usage.requests += 1
-        usage.prompt_tokens += reply.prompt_tokens
-        usage.completion_tokens += reply.completion_tokens
-        usage.cost += self.section.cost(reply.prompt_tokens, reply.completion_tokens)
-        return reply
+        usage.prompt_tokens += tokens.prompt
+        usage.completion_tokens += tokens.completion
+        usage.cost += self.section.cost(tokens.prompt, tokens.completion)
+        return tokens
 
 
 class _Pace:
@@ -331,31 +336,6 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _reply(completion: Any) -> Reply:
-    """Read a completion. Raises one of several errors if it is none."""
-    if isinstance(completion, str):
-        raise ValueError(f"no chat completion but {completion[:60]!r}")
-    choices = completion.choices
-    if not choices:
-        raise ValueError("no chat completion: it has no choices")
-    choice = choices[0]
-    text = choice.message.content
-    if text is None and choice.finish_reason in ("length", "content_filter"):
-        text = ""  # it thought until max_tokens, or must not say: paid for, and another try ends alike
-    if not isinstance(text, str):
-        raise ValueError("no chat completion: its message has no content")
-    usage, logprobs = completion.usage, getattr(choice, "logprobs", None)
-    return Reply(
-        text=without_halves(text),  # a server that counts in UTF-16 may cut a character in half
-        finish_reason=str(choice.finish_reason),
-        alternatives=tuple(_alternatives(token) for token in (logprobs.content or ()) if token)
-        if logprobs
-        else (),
-        prompt_tokens=int(usage.prompt_tokens or 0) if usage else 0,
-        completion_tokens=int(usage.completion_tokens or 0) if usage else 0,
-    )
-
-
 def _is_address(url: str) -> bool:
     if not url.startswith(("http://", "https://")):
         return False
@@ -367,13 +347,6 @@ def _is_address(url: str) -> bool:
     except ValueError:  # a port that is no number, an address without its end
         return False
     return bool(host)
-
-
-def _alternatives(token: Any) -> dict[str, float]:
-    found = {token.token: float(token.logprob)}
-    for other in token.top_logprobs or ():
-        found.setdefault(other.token, float(other.logprob))
-    return found
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -174,6 +174,25 @@ def test_a_record_that_the_endpoint_cannot_take_is_given_up_alone(failure: Answe
     assert failure[1]["error"]["message"] in found["2"].detail
 
 
+def test_replies_that_cannot_be_read_are_in_what_a_record_has_cost() -> None:
+    """Also those of a record that is given up."""
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        if is_probe(body):
+            return completion("yes")
+        if truth(body) != TRUTH[RECORDS[0].answer] and number != 0:
+            return completion(truth(body))
+        return 200, {"choices": [], "usage": usage}
+
+    found, _ = ask(answer, RECORDS[:1])
+    assert found["0"].reason == "no answer"
+    assert found["0"].usage == TeacherUsage(1, 3 * 100 + 7, 3 * 10 + 1)
+    found, _ = ask(answer, RECORDS[1:2])
+    assert found["1"].annotated is not None
+    assert found["1"].usage == TeacherUsage(1, 100 + 7, 10 + 1)
+
+
 def test_a_refused_record_is_given_up_alone_by_a_model_that_takes_one_temperature() -> None:
     """As reasoning models of OpenAI's do, which take 1 only."""
 

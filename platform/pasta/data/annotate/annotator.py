@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from pasta.data.atlas.tasks import AtlasTask, task_for_prompt
 from pasta.data.instructions import Instruction
+from pasta.data.replies import Reply, Tokens
 from pasta.lang import Document, Text, to_text
 
 
@@ -16,6 +17,12 @@ class TeacherUsage:
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    @classmethod
+    def of(cls, reply: Reply) -> "TeacherUsage":
+        """The cost of a reply, and of the tries before it that could not be read."""
+        tokens = Tokens(reply.prompt_tokens, reply.completion_tokens) + reply.wasted
+        return cls(1, tokens.prompt, tokens.completion)
 
     def __add__(self, other: "TeacherUsage") -> "TeacherUsage":
         return TeacherUsage(

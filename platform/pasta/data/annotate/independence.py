@@ -140,7 +140,7 @@ class IndependenceJudge:
             except EndpointError as error:
                 return ("not judged", str(error)), usage + await self._cost_of_blame(error)
             said = reply.text
-            usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
+            usage = usage + TeacherUsage.of(reply)
             verdicts = {int(number): word.lower() == "yes" for number, word in _LINE.findall(said)}
             if asked <= verdicts.keys():
                 needy = next((number for number in sorted(asked) if verdicts[number]), None)
@@ -154,7 +154,7 @@ class IndependenceJudge:
     async def _cost_of_blame(self, error: EndpointError) -> TeacherUsage:
         """What it cost to find that a failed request was itself at fault. Raises the error again if it was not."""
         reply = await self.endpoint.blame_request(error)
-        return TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
+        return TeacherUsage.of(reply)
 
 
 def _short(text: str) -> str:

@@ -167,7 +167,7 @@ class Teacher:
             except EndpointError as error:
                 refused, cost = await _given_up(endpoint, error, options.temperature)
                 return refused, usage + cost
-            usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
+            usage = usage + TeacherUsage.of(reply)
             if reply.finish_reason == "length":
                 # A second answer would be as long.
                 detail = "the annotation is longer than teacher.max_tokens"
@@ -194,6 +194,6 @@ async def _given_up(
     """Turn a request that failed at ``temperature`` into a proposal that rejects its record. Raises the error again if
     the record is not at fault."""
     reply = await endpoint.blame_request(error, temperature=temperature)
-    usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
+    usage = TeacherUsage.of(reply)
     reason = "refused" if error.status is not None else "no answer"
     return RefusedAnnotation(None, reason, str(error)), usage
