@@ -6,13 +6,14 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set objective.kl_weight=0.01``; ``--restart`` forgets what was done.
 """
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from functools import partial
 
 from jobs import rollouts
 from jobs.arguments import job_parser, parse_arguments
-from jobs.cluster import check_engine, ray_cluster, takes_gpus
+from jobs.cluster import check_engine, is_local, ray_cluster, takes_gpus
 from jobs.endpoints import judge_key
 from jobs.pool import Work, run_shards
 from jobs.training import RESTART, RESUMES, fit
@@ -70,7 +71,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         resumable(config.name, RESUMES, training),
         ray_cluster(address, places, config.workers.threads),
     ):
-        _check_gpus(config, address)
+        _check_places(config, address)
         prepared = prepare(
             config,
             tokenizer,
@@ -94,11 +95,26 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     return 0
 
 
-def _check_gpus(config: RlConfig, address: str | None) -> None:
-    """Trainers and rollout actors hold their GPUs at the same time."""
+def _check_places(config: RlConfig, address: str | None) -> None:
+    """Trainers and rollout actors hold their CPUs and GPUs at the same time. Prints a warning on stderr if the cluster
+    has too few for both: without a word training would begin, and wait for its first answers."""
     trainers, actors = config.workers.num_workers, config.rollout.workers.num_workers
     held = trainers if takes_gpus(config.workers, address, together=trainers) else 0
-    takes_gpus(config.rollout.workers, address, together=held + actors, key="rollout.workers.num_workers")
+    key = "rollout.workers.num_workers"
+    samples = takes_gpus(config.rollout.workers, address, together=held + actors, key=key)
+    if is_local(address):
+        return
+    import ray
+
+    found = ray.cluster_resources()
+    for name, count in (("CPU", trainers - held + actors), ("GPU", held + actors * samples)):
+        if found.get(name, 0) < count:
+            print(
+                f"{config.name}: workers.num_workers and {key} take {count} {name}s at once, and the cluster has "
+                f"{found.get(name, 0):g}: the job waits until there are more",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt]) -> list[Record]:

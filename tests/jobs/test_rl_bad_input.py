@@ -19,3 +19,20 @@ def test_the_grader_refuses_prompts_of_one_s_own_before_anything_starts(
     config = rl_config(rl_dict(tmp_path, prompts={"source": str(prompts)}))
     with pytest.raises(UserError, match=r"judge\.kind: grader: 'What is love\?' is no atlas prompt"):
         rl.run(config)
+
+
+@pytest.mark.parametrize(("cpus", "is_told"), [(2.0, True), (3.0, False)])
+def test_a_cluster_without_room_for_trainers_and_actors_at_once_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cpus: float,
+    is_told: bool,
+) -> None:
+    """Training began, and waited for its first answers without a word."""
+    import ray
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
+    rl._check_places(rl_config(rl_dict(tmp_path)), "127.0.0.1:6379")
+    said = "workers.num_workers and rollout.workers.num_workers take 3 CPUs at once, and the cluster has 2"
+    assert (said in capsys.readouterr().err) is is_told
