@@ -7,6 +7,7 @@ Ray Data's actor pool tries a shard that kills its worker again without end, and
 later: docs/notes/workers.md.
 """
 
+import math
 import os
 import sys
 import traceback
@@ -87,7 +88,9 @@ def run_shards(
     if not shards:
         return
     num_workers = min(options.num_workers, len(shards))
-    with ray_cluster(address, num_workers * options.processes, options.threads) as check_interrupt:
+    # On a Ray of this process's own every worker has its place, whatever it reserves.
+    num_cpus = math.ceil(num_workers * options.processes * options.cpus)
+    with ray_cluster(address, num_cpus, options.threads) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError

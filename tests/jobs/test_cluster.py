@@ -9,10 +9,10 @@ import psutil
 import pytest
 import ray
 
-from jobs import sft
+from jobs import pool, sft
 from jobs.cluster import check_address, code_version, ray_cluster, takes_gpus
 from pasta.errors import UserError
-from pasta.stages.workers import WorkersSection
+from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import ROOT, free_port, start_ray
 
 TOO_SLOW = "The current node timed out during startup. This could happen because …"
@@ -247,3 +247,22 @@ def test_workers_that_would_wait_for_gpus_of_this_machine_for_ever_are_refused(
 def test_a_cluster_may_still_get_the_gpus_that_workers_wait_for(gpus):
     gpus(0)
     assert takes_gpus(WorkersSection(num_workers=8, use_gpu=True), "10.0.0.1:6379", together=8) is True
+
+
+def test_a_local_ray_has_as_many_cpus_as_workers_reserve(monkeypatch):
+    """It had one for each worker, and those that reserve two waited for ever."""
+
+    def start(address, num_cpus, threads):
+        raise UserError(f"{num_cpus} CPUs")
+
+    monkeypatch.setattr(pool, "ray_cluster", start)
+    workers = LightWorkersSection(num_workers=3, cpus=2.5)
+    with pytest.raises(UserError, match=r"^8 CPUs$"):
+        pool.run_shards(lambda: None, dict.fromkeys(range(9)), lambda *_: None, workers)
+
+
+def test_a_share_of_a_cpu_that_ray_cannot_count_is_refused():
+    """It ended in Ray's stack trace."""
+    assert LightWorkersSection(cpus=0.3333).cpus == 0.3333
+    with pytest.raises(ValueError, match=r"cpus 0\.33333: expected at most 4 decimals"):
+        LightWorkersSection(cpus=0.33333)

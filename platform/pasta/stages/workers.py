@@ -7,6 +7,8 @@ from pasta.bounds import check_at_most, check_positive
 
 #: More than clusters, and machines, have.
 MOST_WORKERS, MOST_THREADS = 10_000, 1024
+#: Of a share of a CPU, which Ray counts in ten-thousandths.
+_DECIMALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class LightWorkersSection:
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "cpus")
         check_at_most(self, num_workers=MOST_WORKERS, cpus=MOST_THREADS)
+        if self.cpus != round(self.cpus, _DECIMALS):
+            raise ValueError(f"cpus {self.cpus}: expected at most {_DECIMALS} decimals")
         _check_failures(self)
 
 
