@@ -32,6 +32,7 @@ from pasta.data.skeletons import PROMPTED
 from pasta.data.sources import SourceSection, plan_shards
 from pasta.errors import UserError
 from pasta.lang import Codec
+from pasta.stages.records import RecordFile
 from pasta.stages.stage import Stage, write_manifest
 from tests.support.tokenizers import byte_level
 
@@ -57,7 +58,9 @@ class Costly:
         self._limit = limit
         self._answers = answers or {}
 
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+    def annotate(
+        self, records: Sequence[Instruction], deliver: Deliver, journal: RecordFile | None = None
+    ) -> None:
         for record in records:
             if len(self.asked) == self._limit:
                 raise UserError("the endpoint is gone")

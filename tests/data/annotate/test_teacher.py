@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
 from pasta.errors import UserError
 from pasta.lang import Codec, strip
+from pasta.stages.records import RecordFile
 from tests.support.endpoint import Answer, completion, endpoint_server
 from tests.support.tokenizers import byte_level
 
@@ -258,6 +260,40 @@ def test_the_most_parallel_valid_proposal_is_taken() -> None:
     assert found.usage.requests == 4
     assert [request["body"]["seed"] for request in requests] == [7, 8, 9, 10]
     assert {request["body"]["temperature"] for request in requests} == {1.0}
+
+
+def test_replies_to_a_record_that_was_cut_are_not_paid_for_again(tmp_path: Path) -> None:
+    """Proposals of one record were asked for anew, and their first replies were in no cost."""
+    is_refused = True
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        return (401, {}) if number == 2 and is_refused else completion(ONE if number < 2 else TWO)
+
+    def judged(body: dict[str, Any], number: int) -> Answer:
+        return (401, {}) if is_refused else completion("2: no\n3: no")
+
+    with endpoint_server(answer) as server, endpoint_server(judged) as judge:
+        asked = IndependenceSection(EndpointSection(judge.url, "m"))
+        section = TeacherSection(
+            EndpointSection(server.url, "m"), temperature=1.0, proposals=3, independence_judge=asked
+        )
+        teacher = Teacher(section, Validator(ChecksSection(min_speedup=0.0), Codec(byte_level())))
+        found: list[Proposal] = []
+
+        def annotate() -> None:
+            journal = RecordFile(tmp_path / "journal.jsonl", {})
+            teacher.annotate([PLAIN], lambda _, proposal: found.append(proposal), journal)
+
+        with pytest.raises(UserError, match="refused the key"):
+            annotate()  # at the third proposal
+        with pytest.raises(UserError, match="refused the key"):
+            annotate()  # at the judge
+        is_refused = False
+        annotate()
+    assert [proposal.annotated for proposal in found] == [TWO]
+    assert (found[0].usage.requests, found[0].judged.requests) == (3, 1)
+    assert len(server.requests) == 3 + 1
+    assert len(judge.requests) == 1 + 1
 
 
 def test_a_proposal_whose_parts_need_each_other_gives_way_to_the_next() -> None:

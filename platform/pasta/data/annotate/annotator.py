@@ -8,6 +8,7 @@ from pasta.data.atlas.tasks import AtlasTask, task_for_prompt
 from pasta.data.instructions import Instruction
 from pasta.data.replies import Reply, Tokens
 from pasta.lang import Document, Text, to_text
+from pasta.stages.records import RecordFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ class Annotator(Protocol):
     def is_costly(self) -> bool:
         """Whether proposals cost money, so that each is written to disk before its shard is finished."""
 
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Call ``deliver`` once for each record, in any order, as soon as its proposal is there. Raises UserError if no
-        further record can be annotated."""
+    def annotate(
+        self, records: Sequence[Instruction], deliver: Deliver, journal: RecordFile | None = None
+    ) -> None:
+        """Call ``deliver`` once for each record, in any order, as soon as its proposal is there. A costly annotator
+        keeps in ``journal`` what it has paid for until then. Raises UserError if no further record can be annotated."""
 
 
 class FreeAnnotator:
@@ -91,7 +94,9 @@ class FreeAnnotator:
     def __init__(self, propose: Callable[[Instruction], Proposal]) -> None:
         self._propose = propose
 
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+    def annotate(
+        self, records: Sequence[Instruction], deliver: Deliver, journal: RecordFile | None = None
+    ) -> None:
         """Deliver a proposal for each record."""
         for record in records:
             deliver(record, self._propose(record))

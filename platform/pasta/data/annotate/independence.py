@@ -12,8 +12,9 @@ from typing import Any
 
 from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.annotator import NO_USAGE, TeacherUsage
+from pasta.data.annotate.paid import PaidEndpoint
 from pasta.data.annotate.prompt import task_text
-from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection
+from pasta.data.endpoint import EndpointError, EndpointSection
 from pasta.interpreter import linearise
 from pasta.lang import Codec, Document, annotated_ids
 
@@ -112,15 +113,16 @@ def questions_for(
 class IndependenceJudge:
     """Asks ``endpoint`` about annotations; ``codec`` reads them as the run's model will."""
 
-    def __init__(self, options: IndependenceSection, codec: Codec, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(self, options: IndependenceSection, codec: Codec, judge: PaidEndpoint) -> None:
+        self._judge = judge
         self._options = options
         self._codec = codec
 
     async def fault(
-        self, messages: Sequence[Mapping[str, str]], document: Document
+        self, place: str, messages: Sequence[Mapping[str, str]], document: Document
     ) -> tuple[tuple[str, str] | None, TeacherUsage]:
-        """Why a document's parts are not independent, as a reason and its detail, or None; and what that cost.
+        """Why the parts of the document of the record at ``place`` are not independent, as a reason and its detail, or
+        None; and what that cost.
 
         Reasons are ``dependent`` and ``not judged`` (no verdict that can be read, or a request that the endpoint does
         not take). Raises EndpointError.
@@ -134,8 +136,9 @@ class IndependenceJudge:
         for attempt in range(self._options.format_retries + 1):
             again = [{"role": "assistant", "content": said}, {"role": "user", "content": _AGAIN}]
             try:
-                reply = await self.endpoint.chat(
-                    [*chat, *again] if attempt else chat, max_tokens=self._options.max_tokens, temperature=0.0
+                asking = [*chat, *again] if attempt else chat
+                reply = await self._judge.chat(
+                    place, asking, max_tokens=self._options.max_tokens, temperature=0.0
                 )
             except EndpointError as error:
                 return ("not judged", str(error)), usage + await self._cost_of_blame(error)
@@ -153,7 +156,7 @@ class IndependenceJudge:
 
     async def _cost_of_blame(self, error: EndpointError) -> TeacherUsage:
         """What it cost to find that a failed request was itself at fault. Raises the error again if it was not."""
-        reply = await self.endpoint.blame_request(error)
+        reply = await self._judge.endpoint.blame_request(error)
         return TeacherUsage.of(reply)
 
 

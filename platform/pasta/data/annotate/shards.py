@@ -3,7 +3,8 @@
 annotated-00012.jsonl   records that are valid: id, source, messages, annotated, answer, figures
 rejects-00012.jsonl     all others: where they were read, why they were refused, and what there was
 shard-00012.json        that the shard is finished, and its counts; written last
-journal-00012.jsonl     proposals that cost money, by record number, as they come; deleted when the shard is finished
+journal-00012.jsonl     proposals that cost money, by record number, and the replies of those that are not whole, as
+                        they come; deleted when the shard is finished
 """
 
 import json
@@ -119,7 +120,7 @@ def _annotate(
 ) -> None:
     numbers = {id(record): number for number, record in records.items()}
     journalled = {} if journal is None else journal.records
-    known = {int(key): Proposal.of(row["proposal"]) for key, row in journalled.items()}
+    known = {int(key): Proposal.of(row["proposal"]) for key, row in journalled.items() if "proposal" in row}
     for number, proposal in known.items():
         if number in records:
             _keep(number, records[number], proposal, validator, written)
@@ -132,7 +133,7 @@ def _annotate(
 
     asked: Sequence[Instruction] = [record for number, record in records.items() if number not in known]
     if asked:
-        annotator.annotate(asked, deliver)
+        annotator.annotate(asked, deliver, journal)
 
 
 def _keep(

@@ -2,7 +2,7 @@
 
 ``pasta.data.endpoint`` keeps the rate limits and retries transient failures. A record is given up only while the
 endpoint answers others; when it answers nothing any more, or refuses the key or the model, the run stops, and what was
-paid for by then is in the shard's journal.
+paid for by then, reply by reply, is in the shard's journal.
 
 With several proposals a record the most parallel one is taken that passes all checks: form and exactness
 (``validator``), then independence, which a judge model is asked for from the most parallel proposal down.
@@ -16,11 +16,13 @@ from typing import Any
 from pasta.bounds import check_positive, check_within
 from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, RefusedAnnotation, TeacherUsage
 from pasta.data.annotate.independence import IndependenceJudge, IndependenceSection
+from pasta.data.annotate.paid import PaidEndpoint
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Checked, Validator
 from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection, all_of
 from pasta.data.instructions import Instruction
+from pasta.stages.records import RecordFile
 
 # Statuses that a second proposal would get too.
 _RECORDS_FAULT = ("refused", "no answer")
@@ -99,43 +101,47 @@ class Teacher:
         self._share = share
         self._keys = keys
 
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+    def annotate(
+        self, records: Sequence[Instruction], deliver: Deliver, journal: RecordFile | None = None
+    ) -> None:
         """Ask for every record. Raises UserError when an endpoint gives nothing any more."""
-        asyncio.run(self._annotate_all(records, deliver))
+        asyncio.run(self._annotate_all(records, deliver, journal))
 
-    async def _annotate_all(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+    async def _annotate_all(
+        self, records: Sequence[Instruction], deliver: Deliver, journal: RecordFile | None
+    ) -> None:
         options = self._options
         endpoint = Endpoint(options.endpoint.share(self._share), self._keys.teacher)
+        teacher = PaidEndpoint(endpoint, journal)
         judge = None
         if options.independence_judge is not None:
+            asked = Endpoint(options.independence_judge.endpoint.share(self._share), self._keys.judge)
             judge = IndependenceJudge(
-                options.independence_judge,
-                self._validator.codec,
-                Endpoint(options.independence_judge.endpoint.share(self._share), self._keys.judge),
+                options.independence_judge, self._validator.codec, PaidEndpoint(asked, journal)
             )
         queue = iter(records)
 
         async def work() -> None:
             # Only as many records are under way as the endpoint takes at once: each is delivered when it is there.
             for record in queue:
-                deliver(record, await self._best_proposal(record, endpoint, judge))
+                deliver(record, await self._best_proposal(record, teacher, judge))
 
         try:
             await all_of(work() for _ in range(min(endpoint.section.concurrency, len(records))))
         finally:
             await endpoint.close()
             if judge is not None:
-                await judge.endpoint.close()
+                await asked.close()
 
     async def _best_proposal(
-        self, record: Instruction, endpoint: Endpoint, judge: IndependenceJudge | None
+        self, record: Instruction, teacher: PaidEndpoint, judge: IndependenceJudge | None
     ) -> Proposal:
         """The most parallel proposal that passes all checks, or why there is none. Raises EndpointError."""
         usage, judged = NO_USAGE, NO_USAGE
         valid: list[_Valid] = []
         refused: list[RefusedAnnotation] = []
         for number in range(self._options.proposals):
-            found, cost = await self._propose(record, number, endpoint)
+            found, cost = await self._propose(record, number, teacher)
             usage = usage + cost
             if isinstance(found, RefusedAnnotation):
                 refused.append(found)
@@ -152,7 +158,7 @@ class Teacher:
         return Proposal(None, refused[-1].reason, refused[-1].detail, usage, tuple(refused), judged)
 
     async def _propose(
-        self, record: Instruction, number: int, endpoint: Endpoint
+        self, record: Instruction, number: int, teacher: PaidEndpoint
     ) -> tuple[_Valid | RefusedAnnotation, TeacherUsage]:
         """Proposal ``number`` of a record."""
         options = self._options
@@ -161,11 +167,15 @@ class Teacher:
         usage, refused = NO_USAGE, RefusedAnnotation(None, "", "")
         for _ in range(options.attempts):
             try:
-                reply = await endpoint.chat(
-                    messages, max_tokens=options.max_tokens, temperature=options.temperature, **seed
+                reply = await teacher.chat(
+                    f"{record.place} {number}",
+                    messages,
+                    max_tokens=options.max_tokens,
+                    temperature=options.temperature,
+                    **seed,
                 )
             except EndpointError as error:
-                refused, cost = await _given_up(endpoint, error, options.temperature)
+                refused, cost = await _given_up(teacher.endpoint, error, options.temperature)
                 return refused, usage + cost
             usage = usage + TeacherUsage.of(reply)
             if reply.finish_reason == "length":
@@ -184,7 +194,7 @@ async def _fault(
     judge: IndependenceJudge, record: Instruction, candidate: _Valid
 ) -> tuple[RefusedAnnotation | None, TeacherUsage]:
     """Why a proposal's parts are not independent, by the judge."""
-    fault, usage = await judge.fault(record.messages, candidate.checked.document)
+    fault, usage = await judge.fault(record.place, record.messages, candidate.checked.document)
     return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
 
 
