@@ -37,6 +37,7 @@ from pasta.data.sources import Shard, plan_shards, source_files
 from pasta.data.tokenizers import find_tokenizer, load_tokenizer
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.files import full_disk_told
 from pasta.lang import Codec
 from pasta.stages.progress import Progress
 from pasta.stages.records import write_json
@@ -114,7 +115,8 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     Questions("once the workers have started").teacher(config.data.teacher, keys, config.name)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
-        tokenizer.save_pretrained(directory / TOKENIZER)
+        with full_disk_told(directory, "output_dir"):
+            tokenizer.save_pretrained(directory / TOKENIZER)
         results = _annotate(config, shards, directory, keys, job, address)
         summary = summarise_annotations(
             directory, [results[shard.index] for shard in shards], config.data.teacher

@@ -1,7 +1,9 @@
 """Data sets are made once, whole or not at all, and mistakes in them are named."""
 
 import copy
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,9 @@ from transformers import AutoTokenizer
 
 from pasta.config import parse_config
 from pasta.data.atlas.corpus import atlas_answers
-from pasta.data.dataset import TOKENIZER_DIR, prepare_data
+from pasta.data.dataset import TOKENIZER_DIR, prepare_data, prepare_once
 from pasta.data.sections import DataSection
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import prepare, trl_config
@@ -30,6 +32,17 @@ def test_a_second_preparation_finds_the_first(tmp_path: Path) -> None:
     assert first.num_eval_rows > 0
     assert AutoTokenizer.from_pretrained(first.path / TOKENIZER_DIR).get_vocab() == byte_level().get_vocab()
     assert [path.name for path in (tmp_path / "data").iterdir()] == [first.path.name]
+
+
+def test_a_full_disk_is_told_by_the_directory_of_the_data_that_are_made(tmp_path: Path) -> None:
+    """The line said that no space was left, and not where."""
+
+    def write(directory: Path) -> dict[str, int]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(CutShort, match=f"^run_dir: {tmp_path}/runs/data: no room is left on its disk"):
+        prepare_once(tmp_path / "runs" / "data", byte_level(), write)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_other_content_is_another_data_set(tmp_path: Path) -> None:

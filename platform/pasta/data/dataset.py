@@ -29,7 +29,7 @@ from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.data.sections import DataSection
 from pasta.errors import UserError
-from pasta.files import ANNOTATED, annotated_files, writing
+from pasta.files import ANNOTATED, annotated_files, full_disk_told, writing
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.document import in_tens
@@ -95,9 +95,10 @@ def prepare_once(
     with writing(staging):
         staging.mkdir(parents=True)
     try:
-        tokenizer.save_pretrained(staging / TOKENIZER_DIR)
-        counts = write(staging)
-        (staging / "manifest.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+        with full_disk_told(target, "run_dir"):  # which holds all that is prepared
+            tokenizer.save_pretrained(staging / TOKENIZER_DIR)
+            counts = write(staging)
+            (staging / "manifest.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
         try:
             staging.rename(target)
         except OSError:
