@@ -20,7 +20,7 @@ from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
 from pasta.errors import CutShort, first_line
 from pasta.files import full_disk_told
 from pasta.stages.lock import sole_writer
-from pasta.stages.run import starts_anew
+from pasta.stages.run import starts_anew, tell_changed
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
@@ -61,6 +61,7 @@ def fit(
         stage.start(data_dir)
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")
+    tell_changed(config.name, stage)
 
 
 def _fit(

@@ -420,3 +420,25 @@ def test_a_restart_is_tracked_as_a_run_of_its_own(tmp_path, monkeypatch):
             pass
     run_dir = tmp_path / "runs" / f"tiny-{output.identity[:8]}"
     assert began == [run_dir, run_dir, "another", run_dir]
+
+
+@pytest.mark.parametrize("how", ["another model", "the same stage made again", "moved away", "not at all"])
+def test_an_input_that_changed_while_a_stage_ran_is_told_at_its_end(tmp_path, capsys, how):
+    """A worker that starts late, as in a dead one's place, reads what is there by then."""
+    model = tmp_path / "model"
+    finished(model)
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    output = StageOutput(config.output_dir, "sample", Config(), {"model": model})
+    with stage_run(config, output, resumes="") as job:
+        if how == "another model":
+            shutil.rmtree(model)
+            finished(model, seed=1)
+        elif how == "the same stage made again":
+            manifest = read_manifest(model)
+            assert manifest is not None
+            write_manifest(model, replace(manifest, finished="2999-01-01T00:00:00+00:00"))
+        elif how == "moved away":
+            model.rename(tmp_path / "elsewhere")
+        job.finish("samples", {}, "v1")
+    said = f"tiny: model ({model}) has changed since this run began; --restart reads it"
+    assert (said in capsys.readouterr().out) is (how in ("another model", "the same stage made again"))

@@ -14,7 +14,7 @@ from pasta.files import check_directory
 from pasta.rows import short_repr
 from pasta.signals import Terminated, ended_by_sigterm
 from pasta.stages.lock import sole_writer
-from pasta.stages.stage import StageOutput
+from pasta.stages.stage import Stage, StageOutput
 from pasta.tracking import Tracker, TrackingSection, forget_run, start_tracker
 
 _NAME_CHARS = 200
@@ -48,6 +48,7 @@ class StageRun:
         """Put the output in place with its manifest, and say that ``what`` was written."""
         self.output.finish(figures, code_version)
         print(f"{self.config.name}: {what} written to {self.config.output_dir}", flush=True)
+        tell_changed(self.config.name, self.output)
 
 
 class OnDisk(Protocol):
@@ -135,6 +136,12 @@ def resumable(name: str, where: str, stage: OnDisk, option: str = "--restart") -
             raise UserError(f"{end}; {goes_on}") from None
         print(f"{name}: {goes_on}", file=sys.stderr)
         raise
+
+
+def tell_changed(name: str, stage: Stage) -> None:
+    """Say which inputs are others by now: workers read some at their own time, so that the output may be of both."""
+    for changed in stage.changed_inputs():
+        print(f"{name}: {changed} has changed since this run began; --restart reads it", flush=True)
 
 
 def nothing_to_do(name: str, output_dir: Path, stage: OnDisk, restart: str) -> bool:

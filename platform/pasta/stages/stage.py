@@ -60,6 +60,7 @@ class Stage:
             for name, path in inputs.items()
         }
         self.identity = self.identity_with(self.config)
+        self._finished = {name: _finished(value["path"]) for name, value in self.inputs.items()}
 
     def identity_with(self, config: Mapping[str, Any]) -> str:
         """The identity that this stage would have with another ``config``, which has no names and directories."""
@@ -112,6 +113,17 @@ class Stage:
             f"{name} ({self.inputs[name]['path']})"
             for name, other in found.items()
             if other is not None and other.finished > manifest.finished
+        ]
+
+    def changed_inputs(self) -> list[str]:
+        """The inputs that hold something else than when this stage was made, each with its place. One that has been
+        moved away is none of them."""
+        return [
+            f"{name} ({value['path']})"
+            for name, value in self.inputs.items()
+            if os.path.exists(value["path"])
+            and (input_fingerprint(name, value["path"]), _finished(value["path"]))
+            != (value["fingerprint"], self._finished[name])
         ]
 
     def to_manifest(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
@@ -325,6 +337,13 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     if source.is_absolute() or str(path).startswith("."):
         raise UserError(f"{name}: {path}: no such file or directory")
     return f"name:{path}"
+
+
+def _finished(path: str) -> str:
+    """When the stage at ``path`` was finished, "" if there is none: one that is made again has the fingerprint that it
+    had."""
+    manifest = read_manifest(Path(path))
+    return "" if manifest is None else manifest.finished
 
 
 def _is_same(source: Path, earlier: object) -> bool:
