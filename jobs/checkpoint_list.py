@@ -58,6 +58,11 @@ def mend_checkpoint_list(directory: str, filesystem: FileSystem | None = None) -
     return mended
 
 
+def has_list(directory: str, filesystem: FileSystem | None = None) -> bool:
+    """Whether a run has a list of checkpoints in ``directory``."""
+    return _is_there(filesystem or LocalFileSystem(), f"{directory}/{FILE}")
+
+
 def _mend(filesystem: FileSystem, path: str) -> str | None:
     if not _is_there(filesystem, path):
         return None

@@ -74,14 +74,13 @@ def _fit(
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        from jobs.checkpoint_list import KeepsCheckpointList, mend_checkpoint_list
+        from jobs.checkpoint_list import KeepsCheckpointList
         from jobs.mistakes import death_in, end_at_mistakes, mistake_in
 
         storage, filesystem = _checkpoints(stage)
         directory = f"{storage}/{_RUN}"
-        mended = mend_checkpoint_list(directory, filesystem)
-        if mended is not None:
-            print(f"{config.name}: {mended}", flush=True)
+        if told := look_at_checkpoints(stage, directory, filesystem):
+            print(f"{config.name}: {told}", flush=True)
         use_gpu = takes_gpus(workers, address, together=workers.num_workers)
         trainer = TorchTrainer(
             _worker,
@@ -142,6 +141,20 @@ def without_helpers(trainer: Any, *, local: bool) -> None:
         return run(scaling_policy=scaling_policy, **options)
 
     trainer._initialize_and_run_controller = run_without_requests
+
+
+def look_at_checkpoints(stage: TrainingStage, directory: str, filesystem: Any) -> str | None:
+    """Mend Ray's list of checkpoints in ``directory`` if it was cut. Returns a line if it was, or if there is none
+    though this run has made some: another value of ``checkpoints`` makes no other run, and leads elsewhere."""
+    from jobs.checkpoint_list import has_list, mend_checkpoint_list
+
+    mended = mend_checkpoint_list(directory, filesystem)
+    if mended is not None or not stage.has_checkpoints or has_list(directory, filesystem):
+        return mended
+    return (
+        f"checkpoints: {directory} has none of this run, which made some: training starts from the beginning; name the "
+        "place where they are to go on from there"
+    )
 
 
 def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:

@@ -3,7 +3,8 @@
 import pytest
 
 from jobs import sft
-from jobs.training import _checkpoints
+from jobs.checkpoint_list import FILE
+from jobs.training import _checkpoints, look_at_checkpoints
 from pasta.config import parse_config
 from pasta.errors import UserError
 from pasta.training.config import SftConfig
@@ -36,6 +37,22 @@ def test_each_run_has_a_place_of_its_own_below_the_url(tmp_path):
 def test_where_they_are_makes_no_other_run(tmp_path):
     here, there = sft.stage(config(tmp_path)), sft.stage(config(tmp_path, checkpoints="memory://bucket"))
     assert here.identity == there.identity
+
+
+def test_a_run_whose_checkpoints_are_elsewhere_says_that_it_begins_anew(tmp_path):
+    """With another URL in the middle of a run its checkpoints were not found, and nothing said so."""
+    stage = sft.stage(config(tmp_path, checkpoints=(tmp_path / "bucket").as_uri()))
+    place, filesystem = _checkpoints(stage)
+    assert look_at_checkpoints(stage, f"{place}/ray", filesystem) is None  # the run has not begun
+    (stage.run_dir / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    told = look_at_checkpoints(stage, f"{place}/ray", filesystem)
+    assert told == (
+        f"checkpoints: {place}/ray has none of this run, which made some: training starts from the beginning; name the "
+        "place where they are to go on from there"
+    )
+    (tmp_path / "bucket" / stage.run_dir.name / "ray").mkdir(parents=True)
+    (tmp_path / "bucket" / stage.run_dir.name / "ray" / FILE).write_text("{}")
+    assert look_at_checkpoints(stage, f"{place}/ray", filesystem) is None
 
 
 def test_restart_removes_this_run_s_and_no_other_s(tmp_path):

@@ -134,6 +134,11 @@ class TrainingStage(Stage):
         """Whether an earlier run left unfinished work."""
         return not self._begins_anew and self.run_dir.is_dir()
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether this run has made a checkpoint, wherever finished ones are kept."""
+        return _made_checkpoints(self.run_dir)
+
     def unfinished_others(self) -> list[Path]:
         """The directories of runs of this name that were cut after a checkpoint, with another configuration or other
         inputs."""
@@ -142,7 +147,7 @@ class TrainingStage(Stage):
         return [
             path
             for path in found
-            if path != self.run_dir and any(path.glob(f"{CHECKPOINTS}/*/")) and not (path / FINAL).is_dir()
+            if path != self.run_dir and _made_checkpoints(path) and not (path / FINAL).is_dir()
         ]
 
     def start(self, data_dir: Path) -> None:
@@ -180,6 +185,10 @@ class TrainingStage(Stage):
 
     def _forget_output(self) -> None:
         (self.output_dir / MANIFEST).unlink()
+
+
+def _made_checkpoints(run_dir: Path) -> bool:
+    return any(run_dir.glob(f"{CHECKPOINTS}/*/"))
 
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
