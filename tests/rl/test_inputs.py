@@ -1,6 +1,8 @@
-"""What decides whether a run and its prepared prompts are those of before."""
+"""What decides whether a run and its prepared prompts are those of before, and what it has cost."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -9,9 +11,10 @@ from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.prompts import Prompt
 from pasta.errors import UserError
 from pasta.lang.tokenizer import store_scheme, stored_scheme
+from pasta.rl import train
 from pasta.rl.train import check_config, inputs, prepare
 from pasta.stages.stage import Manifest, write_manifest
-from pasta.training.run import TrainingStage
+from pasta.training.run import RunContext, TrainingStage
 from tests.engine.test_text_part import MODELS
 from tests.rl.runs import rl_config, rl_dict
 from tests.training.pair_runs import save_tiny_model
@@ -104,3 +107,20 @@ def test_a_reference_that_sees_images_is_refused(tmp_path: Path) -> None:
         check_config(rl_config(values))
     check_config(rl_config(values | {"objective": {}}))
     check_config(rl_config(values | {"lora": {"targets": ["q_proj"]}}))
+
+
+@pytest.mark.parametrize("kind", ["teacher", "grader"])
+def test_what_a_teacher_was_paid_is_in_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "api_key_env": None}
+    judge = {"kind": kind, **({"teacher": {"endpoint": endpoint}} if kind == "teacher" else {})}
+    config = rl_config(rl_dict(tmp_path, judge=judge, reward={"quality_weight": 4, "min_quality": 0.5}))
+    usage = SimpleNamespace(usage=lambda: {"judge_cost": 2.0})
+    monkeypatch.setattr(train, "make_judge", lambda *_: usage)
+    ended: Any = SimpleNamespace(state=SimpleNamespace(log_history=[]))
+    monkeypatch.setattr(train, "run_trainer", lambda *given: given[-1](ended))
+    (tmp_path / train.PROMPTS_FILE).write_text("")
+    context = RunContext(tmp_path, tmp_path / "work", False, lambda *_: None)
+    rollouts: Any = object()
+    assert train.train(config, context, rollouts) == ({"judge_cost": 2.0} if kind == "teacher" else {})

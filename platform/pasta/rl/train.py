@@ -164,7 +164,9 @@ def train(
         return make_trainer(config, context, tokenizer, callbacks, batches, records)
 
     try:
-        return run_trainer("rl", config, context, make, _last_figures)
+        # Of a teacher alone: it knows from its journal what earlier runs have paid.
+        paid = source.judge.usage if source is not None and config.judge.kind == "teacher" else dict
+        return run_trainer("rl", config, context, make, lambda trainer: _last_figures(trainer) | paid())
     finally:
         for batches in made:
             batches.close()
