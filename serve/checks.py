@@ -16,6 +16,7 @@ from serve import hub
 from serve.config import ANSWER_ROOM, ModelConfig, QueueSettings, ServeConfig
 from serve.ingress import check_ingress
 from serve.keys import read_keys
+from serve.ray_start import ROOT
 
 if TYPE_CHECKING:
     from pasta.lang import Codec
@@ -152,17 +153,25 @@ def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:
 
 def check_model_directory(model: ModelConfig, key: str) -> None:
     """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
+    directory = Path(model.location)
+    is_found = directory.is_absolute() and directory.is_dir()
+    if not is_found and Path(model.path).is_dir():
+        raise UserError(
+            f"{key}: {model.path!r} is not a directory in {ROOT}, where relative paths begin; expected an absolute one"
+        )
     if model.is_name:
         return
-    directory = Path(model.location)
-    if not directory.is_dir():
+    if not is_found:
         raise UserError(
             f"{key}: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
             "and a tokenizer (the shipped ones are made by make train)"
         )
     for file in ("config.json", "tokenizer_config.json"):
         if not (directory / file).exists():
-            raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
+            expected = "a model's weights and tokenizer"
+            if (directory / "snapshots").is_dir():  # of the Hugging Face cache
+                expected = "the model's name on the Hub, or one of the folders in its snapshots"
+            raise UserError(f"{key}: {model.path!r} has no {file}; expected {expected}")
     check_weights(directory, f"{key}: {model.path!r}")
 
 
@@ -176,7 +185,7 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
     from pasta.lang import Codec
 
     folder = Path(model.location)
-    if not folder.is_dir():
+    if not folder.is_absolute():
         folder = hub.download(model.path, key, weights=False)
     try:
         # First: transformers reads it for the tokenizer too.
@@ -242,7 +251,7 @@ def download_weights(config: ServeConfig, progress: Callable[[str], None]) -> No
     if config.decoder.stand_in_ms is not None:
         return
     for name, model in config.models.items():
-        if not Path(model.location).is_dir():
+        if not Path(model.location).is_absolute():
             progress(f"downloading {model.path}")
             hub.download(model.path, f"models.{name}.path", weights=True)
             _check_heads(config, model, f"models.{name}.path")

@@ -68,12 +68,12 @@ class ModelConfig(_Strict):
 
     @property
     def location(self) -> str:
-        """What to load: the absolute path of a directory, if ``path`` names one or the Hugging Face cache holds the
-        model (no network is used then); else ``path`` itself, a model's name on the Hub."""
+        """What to load: the absolute path of a directory, unless ``path`` is the name of a model on the Hub that the
+        Hugging Face cache does not hold (no network is used for one that it does)."""
         local = ROOT / self.path
-        if not local.is_dir() and self.is_name:
-            return str(cached(self.path) or self.path)
-        return str(local) if local.is_dir() else self.path
+        if local.is_dir() or not self.is_name:
+            return str(local)
+        return str(cached(self.path) or self.path)
 
     @property
     def is_name(self) -> bool:

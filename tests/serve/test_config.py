@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -199,6 +200,23 @@ def test_the_application_has_the_name_in_the_file(tmp_path, monkeypatch):
 def test_a_missing_model_is_named(tmp_path):
     config = read_service_config(service_config(tmp_path, tmp_path / "nothing"))
     assert "models.pasta-atlas.path" in mistake(check_served_models, config.args)
+
+
+@pytest.mark.parametrize("path", ["mine", "models/mine"])
+def test_a_relative_path_is_not_looked_for_where_the_command_runs(tmp_path, model, monkeypatch, path):
+    shutil.copytree(model, tmp_path / path)
+    monkeypatch.chdir(tmp_path)
+    config = ServeConfig.model_validate({"models": {"a": {"path": path}}})
+    assert f"'{path}' is not a directory in {ROOT}, where relative paths begin" in mistake(
+        check_served_models, config
+    )
+
+
+def test_a_folder_of_the_hub_s_cache_is_told_from_a_model_s(tmp_path, model):
+    shutil.copytree(model, tmp_path / "models--me--mine" / "snapshots" / "0123")
+    config = ServeConfig.model_validate({"models": {"a": {"path": str(tmp_path / "models--me--mine")}}})
+    says = "has no config.json; expected the model's name on the Hub, or one of the folders in its snapshots"
+    assert says in mistake(check_served_models, config)
 
 
 def test_keys_that_cannot_be_read_are_named(tmp_path, model):
