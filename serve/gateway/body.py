@@ -54,18 +54,15 @@ T = TypeVar("T")
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
     """Read the body. Raises ``ApiError``: 413 if it is larger than ``most_bytes``, 408 if it takes longer than
-    ``within_s`` seconds, 415 if a web page sends it as something else than JSON.
+    ``within_s`` seconds, 415 if it is compressed, or a web page sends it as something else than JSON.
     """
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise _unsupported("Content-Encoding", coding, "a body that is not compressed")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A browser sends JSON to another site only if that site agrees, and forms without asking. curl --data says that its
     # JSON is a form.
     if any(name in request.headers for name in _BROWSER_HEADERS) and kind != "application/json":
-        raise ApiError(
-            f"Content-Type: {kind[:60] or 'none'!r}, expected application/json.",
-            status=415,
-            param="Content-Type",
-            code="unsupported_media_type",
-        )
+        raise _unsupported("Content-Type", kind or "none", "application/json")
     body = bytearray()
     try:
         async with asyncio.timeout(within_s):
@@ -83,6 +80,15 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
         error.headers |= _END_CONNECTION
         raise error from None
     return bytes(body)
+
+
+def _unsupported(header: str, value: str, expected: str) -> ApiError:
+    return ApiError(
+        f"{header}: {value[:60]!r}, expected {expected}.",
+        status=415,
+        param=header,
+        code="unsupported_media_type",
+    )
 
 
 class Turns:

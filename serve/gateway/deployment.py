@@ -38,7 +38,7 @@ from serve.gateway.api import (
 from serve.gateway.body import Turns, read_body
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
 from serve.gateway.pace import PacedStream, unread_event
-from serve.gateway.proxy import TakeBody
+from serve.gateway.proxy import AnswerHead, TakeBody
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.gateway.tokens import (
     DetokenizeText,
@@ -58,6 +58,7 @@ app = openapi.Application(title="PASTA", version=pasta.__version__, description=
 app.include_router(playground.router)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
+app.add_middleware(AnswerHead)
 T = TypeVar("T")
 #: The status of a request whose client left while it sent it, as in Ray Serve's metrics.
 _LEFT = 499

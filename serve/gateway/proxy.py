@@ -131,6 +131,19 @@ class TakeBody:
         await self._app(scope, received, send)
 
 
+class AnswerHead:
+    """ASGI middleware for the Gateway: answers HEAD, which load balancers and ``curl -I`` send, as GET; the server
+    leaves the body out."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle one ASGI connection."""
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
 class EndUnread:
     """ASGI middleware for the proxy: ends a connection whose client reads nothing of a long response for as long as
     its first message says (``WRITE_TIMEOUT``), and ``LATER_S`` more.

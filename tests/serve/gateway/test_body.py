@@ -1,6 +1,7 @@
 """A body is read within a deadline and within bounds: however it is made, it costs little more than its size."""
 
 import asyncio
+import gzip
 import json
 import time
 import tracemalloc
@@ -203,6 +204,15 @@ def test_what_a_web_page_can_send_to_another_site_unasked_is_refused(kind, brows
     with pytest.raises(ApiError) as caught:
         received([b"{}"], content_type=kind, **browser)
     assert (caught.value.status, caught.value.param) == (415, "Content-Type")
+
+
+def test_a_compressed_body_is_refused_by_its_header():
+    with pytest.raises(
+        ApiError, match=r"^Content-Encoding: 'gzip', expected a body that is not compressed"
+    ) as caught:
+        received([gzip.compress(b"{}")], content_encoding="GZIP")
+    assert (caught.value.status, caught.value.param) == (415, "Content-Encoding")
+    assert received([b"{}"], content_encoding="identity") == b"{}"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])

@@ -110,3 +110,16 @@ def test_a_text_is_encoded_by_an_interpreter_that_has_the_model(served, monkeypa
         "tokens": [1, 2],
         "token_strs": None,
     }
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/v1/models/m"])
+def test_head_is_answered_as_get_is_without_the_body(served, path):
+    async def scenario():
+        async with served(MODELS, stats=[decoder(VERSION, m="int8")]) as port, httpx.AsyncClient() as http:
+            return [
+                await http.request(method, f"http://127.0.0.1:{port}{path}") for method in ("HEAD", "GET")
+            ]
+
+    head, get = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert (head.status_code, get.status_code, head.content) == (200, 200, b"")
+    assert head.headers["Content-Type"] == get.headers["Content-Type"] == "application/json"
