@@ -363,6 +363,8 @@ def test_one_layer_tells_the_fastest_format_of_a_model(config):
         (["--device", "gpu"], "--device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         (["--prompts", "1"], "--prompts: 1, expected at least 2"),
         (["--prompts", "10000000000"], "--prompts: 10000000000, expected at most 1,048,576"),
+        (["--threads", "100000"], "--threads: 100000, expected at most 1,024"),
+        (["--large-threads", "100000"], "--large-threads: 100000, expected at most 1,024"),
         (["--threads", "0"], "--threads: 0, expected a positive integer"),
         (
             ["--max-tokens", "2047"],

@@ -67,7 +67,7 @@ def refusal(option, value):
     ("option", "value", "told"),
     [
         ("--threads", "0", "--threads: 0, expected a positive integer"),
-        ("--threads", "99999999", "--threads: 99999999, expected at most 1,048,576"),
+        ("--threads", "99999999", "--threads: 99999999, expected at most 1,024"),
         ("--max-tokens", "-1", "--max-tokens: -1, expected a positive integer"),
         ("--max-tokens", "2047", "--max-tokens: 2047, expected at most 2046: "),
         ("--dtype", "int3", "--dtype: 'int3', expected one of auto, float32"),

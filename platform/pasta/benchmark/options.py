@@ -6,6 +6,7 @@ from typing import Any
 from pasta.engine.section import SCRATCH
 from pasta.errors import UserError
 from pasta.sizes import EngineSizes
+from pasta.stages.workers import MOST_THREADS
 
 #: Of anything that is counted: more would never end.
 _MOST = 1 << 20
@@ -23,8 +24,9 @@ def check_least(settings: Any, least: int, *names: str, why: str = "") -> None:
     for name in names:
         if (value := getattr(settings, name)) < least:
             raise UserError(f"{option_of(name)}: {value}, expected {_EXPECTED[least]}{why}")
-        if value > _MOST:
-            raise UserError(f"{option_of(name)}: {value}, expected at most {_MOST:,}")
+        most = MOST_THREADS if name.endswith("threads") else _MOST  # with far more torch crashes
+        if value > most:
+            raise UserError(f"{option_of(name)}: {value}, expected at most {most:,}")
 
 
 def check_interval(settings: Any, *names: str) -> None:
