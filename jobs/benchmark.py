@@ -8,7 +8,7 @@
     python -m jobs.benchmark people --help
 
 Needs torch and transformers, nothing else (people: pydantic; serve and front: what serving needs). An interrupted run
-goes on where it stopped when it is started again with the same options.
+goes on where it stopped when it is started again with the same options; front and people begin anew.
 """
 
 import argparse

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,8 @@ _ROOM_CHARS = 200
 _BESIDE_CHARS = 30
 #: A disk with less room than this is full: what failed may have been a few bytes short.
 _NO_ROOM_BYTES = 64 * 1024
+#: How files that gzip has made begin.
+_GZIP = b"\x1f\x8b"
 #: What the system says of a full disk.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,9 +43,9 @@ def reading(path: str | os.PathLike[str], *, key: str = "", expected: str = "") 
 
 
 def read_bytes(path: Path, *, key: str = "", expected: str = "") -> bytes:
-    """A whole file. Raises UserError as ``reading`` does."""
+    """A whole file. Raises UserError as ``reading`` does, and for one that is compressed."""
     with reading(path, key=key, expected=expected):
-        return path.read_bytes()
+        return b"".join(uncompressed([path.read_bytes()]))
 
 
 def read_text(path: Path, *, key: str = "", expected: str = "") -> str:
@@ -53,9 +55,17 @@ def read_text(path: Path, *, key: str = "", expected: str = "") -> str:
 
 
 def read_lines(path: Path, *, key: str = "", expected: str = "") -> Iterator[bytes]:
-    """The lines of a file with their line ends, one by one. Raises UserError."""
+    """The lines of a file with their line ends, one by one. Raises UserError, also if it is compressed."""
     with reading(path, key=key, expected=expected), path.open("rb") as file:
-        yield from file
+        yield from uncompressed(file)
+
+
+def uncompressed(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file. Raises ValueError if gzip has made it."""
+    for number, line in enumerate(lines):
+        if not number and line.startswith(_GZIP):
+            raise ValueError("it is compressed; unpack it with gunzip")
+        yield line
 
 
 def annotated_files(path: Path) -> list[Path]:

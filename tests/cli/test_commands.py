@@ -1,3 +1,5 @@
+import gzip
+import io
 import json
 import os
 import re
@@ -50,12 +52,13 @@ def test_check_accepts_valid_records_and_counts_them(write, capsys):
         {"prompt": "Drinks?", "annotated": TEA, "answer": TEA_PLAIN},
         "",
         {"messages": [{"role": "user", "content": "Hi"}], "annotated": "Hello there."},
+        {"prompt": [{"role": "user", "content": "Hi"}], "annotated": "Hello there."},
     )
     assert check(path) == 0
     out = capsys.readouterr().out
-    assert "2, 2 valid, 0 invalid" in out
-    assert "50.0% of the valid (1)" in out
-    assert "0: 1, 2: 1" in out  # nesting depth
+    assert "3, 3 valid, 0 invalid" in out
+    assert "33.3% of the valid (1)" in out
+    assert "0: 2, 2: 1" in out  # nesting depth
     assert "estimates exact       66.7%" in out  # roast's is 5, which rounds up to 10
 
 
@@ -65,7 +68,7 @@ def test_check_accepts_valid_records_and_counts_them(write, capsys):
         ('{"prompt": "x",', "not JSON: "),
         ("[]", "expected an object"),
         ('{"annotated": "a"}', "neither 'prompt' nor 'messages'"),
-        ('{"prompt": 1, "annotated": "a"}', "prompt: expected a string, got a number"),
+        ('{"prompt": 1, "annotated": "a"}', "prompt: expected a text or messages, got a number"),
         ('{"prompt": "x", "annotate": "a"}', "no key 'annotated'; keys here: 'prompt', 'annotate'"),
         ('{"prompt": "x", "annotated": null}', "no key 'annotated'"),
         (
@@ -193,6 +196,18 @@ def test_misuse_is_one_line(tmp_path, monkeypatch, arguments, content, expected)
         run([*arguments[:2], *with_options(["--tokenizer", "words"], arguments[2:])])
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "-"])
+def test_a_compressed_file_is_one_line_that_says_so(tmp_path, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "a.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"prompt": "x", "annotated": "a"}\n'))
+    with file.open("rb") as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+        with pytest.raises(UserError, match="it is compressed; unpack it with gunzip"):
+            run([command, name, "--tokenizer", "words"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pasta import files
 from pasta.errors import UserError
 from pasta.files import reading
 from pasta.lang import Document, ParseError, parse, render
-from pasta.rows import asked, messages_of, numbered, parse_object, text_of
+from pasta.rows import asked, numbered, parse_object, prompt_of, text_of
 
 _EXPECTED = "a file of annotated answers"
 
@@ -46,7 +46,7 @@ def _standard_input() -> Iterator[bytes]:
     if sys.stdin is None:  # the shell's `<&-`
         raise UserError(f"standard input: is closed; expected {_EXPECTED}")
     with reading("standard input", expected=_EXPECTED):
-        yield from sys.stdin.buffer
+        yield from files.uncompressed(sys.stdin.buffer)
 
 
 def parse_record(line: bytes, field: str = "annotated") -> AnnotatedAnswer:
@@ -76,11 +76,10 @@ def _record(values: dict[str, Any], field: str) -> AnnotatedAnswer:
 
 
 def _prompt(values: dict[str, Any]) -> str:
-    if values.get("prompt") is not None:
-        return text_of(values, "prompt")
-    if values.get("messages") is None:
+    messages = prompt_of(values)
+    if messages is None:
         raise RecordError("neither 'prompt' nor 'messages' is given")
-    return asked(messages_of(values))[-1]["content"]
+    return asked(messages)[-1]["content"]
 
 
 def _difference(answer: str, expected: str) -> str:
