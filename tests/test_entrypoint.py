@@ -87,6 +87,16 @@ def test_a_user_without_a_home_is_told_to_name_one(monkeypatch, capsys):
     assert capsys.readouterr().err == error
 
 
+def test_a_current_directory_that_is_gone_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit, match="2"):
+        run_main(lambda: len(Path("src").resolve().parts))
+    error = "error: the current directory is gone; expected one that is there: cd …\n"
+    assert capsys.readouterr().err == error
+
+
 def test_another_error_while_it_runs_keeps_its_stack_trace():
     def broken():
         raise RuntimeError("a bug")

@@ -81,9 +81,9 @@ class _StoreOnce(Action):
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's main function and exit the process with its code.
 
-    A UserError, what the operating system refuses of a file, and a home that is needed and missing become one line
-    ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``)
-    ends the command quietly. Anything else is a bug and keeps its stack trace.
+    A UserError, what the operating system refuses of a file, a home or current directory that is needed and missing
+    become one line ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went away (``pasta
+    show | head``) ends the command quietly. Anything else is a bug and keeps its stack trace.
     """
     # Closed by the shell (`>&-`) a stream is None: it has no encoding, and print() takes the other one.
     if sys.stdout is None:
@@ -107,6 +107,9 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_BROKEN_PIPE
     except OSError as error:
+        if error.errno == errno.ENOENT and _directory_is_gone():
+            print("error: the current directory is gone; expected one that is there: cd …", file=sys.stderr)
+            sys.exit(EXIT_USER_ERROR)
         if error.errno not in _REFUSALS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
         named = f"{error.filename!r}: " if error.filename is not None else ""
@@ -122,6 +125,14 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         )
         code = EXIT_USER_ERROR
     sys.exit(code)
+
+
+def _directory_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _of_home(error: OSError) -> str:
