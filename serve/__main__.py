@@ -100,7 +100,7 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     """The configuration that the arguments stand for. Raises ``UserError`` in one line."""
     _check(arguments)
     path = str(Path(arguments.model).resolve()) if Path(arguments.model).is_dir() else arguments.model
-    name = arguments.name or Path(path).name
+    name = arguments.name or Path(os.path.abspath(arguments.model)).name  # a link's own, and not its target's
     model = {"path": path, "dtype": arguments.dtype, "device": arguments.device, "mode": "sequential"}
     processes = max(arguments.replicas, 1) * max(arguments.tensor_parallel, 1)
     threads = max((os.cpu_count() or 1) // processes, 1)
@@ -177,6 +177,8 @@ def _check(arguments: argparse.Namespace) -> None:
         if value is not None and not least <= value <= most:
             expected = f"at least {least}" if value < least else f"at most {most:,}"
             raise UserError(f"--{option.replace('_', '-')}: {value}, expected {expected}")
+    if not arguments.host.strip():
+        raise UserError(f"--host (PASTA_HOST): {arguments.host!r}, expected an address of this machine")
     for option in ("port", "metrics_port"):
         check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")
     check_format(arguments.dtype, "--dtype")

@@ -139,6 +139,19 @@ def test_the_options_are_the_service_s(tmp_path):
     assert config.args.front.proxy == "none", "clients reach the one Gateway themselves"
 
 
+def test_a_link_s_model_is_called_by_the_link(plain, tmp_path, monkeypatch):
+    (tmp_path / "current").symlink_to(plain)
+    monkeypatch.chdir(tmp_path)
+    ((name, model),) = _config(parser().parse_args(["current/"]), tmp_path / "keys.yaml").args.models.items()
+    assert (name, model.path) == ("current", str(plain))
+
+
+def test_a_blank_host_of_the_environment_is_not_every_interface(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASTA_HOST", "")
+    with pytest.raises(UserError, match=r"^--host \(PASTA_HOST\): '', expected an address of this machine$"):
+        _config(parser().parse_args([str(MODEL)]), tmp_path / "keys.yaml")
+
+
 def test_a_slot_holds_no_more_than_the_model_has_positions(plain, tmp_path):
     config = json.loads((plain / "config.json").read_text())
     few = tmp_path / "few"
