@@ -155,7 +155,7 @@ def check_model_directory(model: ModelConfig, key: str) -> None:
     """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
     directory = Path(model.location)
     is_found = directory.is_absolute() and directory.is_dir()
-    if not is_found and Path(model.path).is_dir():
+    if not is_found and os.path.isdir(os.path.expanduser(model.path)):
         raise UserError(
             f"{key}: {model.path!r} is not a directory in {ROOT}, where relative paths begin; expected an absolute one"
         )

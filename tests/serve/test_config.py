@@ -202,10 +202,13 @@ def test_a_missing_model_is_named(tmp_path):
     assert "models.pasta-atlas.path" in mistake(check_served_models, config.args)
 
 
-@pytest.mark.parametrize("path", ["mine", "models/mine"])
-def test_a_relative_path_is_not_looked_for_where_the_command_runs(tmp_path, model, monkeypatch, path):
-    shutil.copytree(model, tmp_path / path)
+@pytest.mark.parametrize("path", ["mine", "models/mine", "~/mine"])
+def test_a_path_that_is_not_absolute_is_looked_for_in_the_repository_alone(
+    tmp_path, model, monkeypatch, path
+):
+    shutil.copytree(model, tmp_path / path.removeprefix("~/"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     config = ServeConfig.model_validate({"models": {"a": {"path": path}}})
     assert f"'{path}' is not a directory in {ROOT}, where relative paths begin" in mistake(
         check_served_models, config
