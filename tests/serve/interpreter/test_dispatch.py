@@ -614,11 +614,12 @@ def test_an_answer_without_a_token_begins_anew_in_any_number_format_and_by_any_w
 
 def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config, monkeypatch):
     """Two Interpreters on the same Decoders: the second one keeps away from what the first one has filled."""
-    step, goes_on = Engine.step, threading.Event()
-    goes_on.set()
+    step, holds, is_held, goes_on = Engine.step, threading.Event(), threading.Event(), threading.Event()
 
     def held(self):
-        assert goes_on.wait(60)
+        if holds.is_set() and self.num_lanes > 1:  # or the answer may have ended when they are asked
+            is_held.set()
+            assert goes_on.wait(60)
         return step(self)
 
     monkeypatch.setattr(Engine, "step", held)
@@ -628,26 +629,23 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config, mon
         second = Dispatcher(replicas, config, "second")
         await second.ready()
         assert second.num_interpreters == 1, "as configured, until a Decoder tells"
-        session = Session(CODEC, PROMPT, LIMITS, parallel=True)
-        response = DistributedResponse(first, order("local"), session)
-        async with aclosing(response.updates()) as updates:
-            async for _ in updates:
-                if len(response.lanes()) > 1:
-                    break
-            goes_on.clear()  # or the answer may have ended when they are asked
-            for dispatcher in (first, second):
-                for name in NAMES:
-                    await dispatcher.ask(name)
-            told = {name: await replicas.decoders[name].tell("second") for name in NAMES}
-            goes_on.set()
-            assert told["a"].other_lanes > 0
-            assert told["b"].other_lanes == 0
-            assert [[*told[name].other_slots.values()] for name in NAMES] == [[1], [0]]
-            others = {name: (told.other_lanes, told.num_interpreters) for name, told in first._told.items()}
-            assert others == {"a": (0, 1), "b": (0, 1)}
-            assert second.loads()["a"] > second.loads()["b"] == 0
-            assert second.num_interpreters == 2
-            assert await home(second, order("local"), set()) == "b"
+        holds.set()
+        answered = asyncio.create_task(answer(first, order("local")))
+        assert await asyncio.to_thread(is_held.wait, 60)
+        for dispatcher in (first, second):
+            for name in NAMES:
+                await dispatcher.ask(name)
+        told = {name: await replicas.decoders[name].tell("second") for name in NAMES}
+        goes_on.set()
+        assert told["a"].other_lanes > 0
+        assert told["b"].other_lanes == 0
+        assert [[*told[name].other_slots.values()] for name in NAMES] == [[1], [0]]
+        others = {name: (told.other_lanes, told.num_interpreters) for name, told in first._told.items()}
+        assert others == {"a": (0, 1), "b": (0, 1)}
+        assert second.loads()["a"] > second.loads()["b"] == 0
+        assert second.num_interpreters == 2
+        assert await home(second, order("local"), set()) == "b"
+        await answered
 
     with_replicas(config, scenario)
 
