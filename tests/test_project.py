@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import os
 import re
 import shutil
 import subprocess
@@ -311,6 +312,20 @@ def test_the_environment_is_made_with_a_python_that_is_found_and_new_enough(tmp_
     assert make("PYTHON=python3.9").stderr.startswith(f"error: python3.9: {says}")
     (tools / "python3.12").symlink_to(sys.executable)
     assert "\npython3.12 -m venv .venv\n" in make("--dry-run").stdout
+
+
+def test_what_a_profile_says_to_pip_and_python_does_not_lead_away_from_the_environment():
+    said = {"PIP_USER": "1", "PIP_TARGET": "/elsewhere", "PIP_PREFIX": "/elsewhere", "PYTHONSAFEPATH": "1"}
+    shown = subprocess.run(
+        ["make", "--eval=shown:;@env", "shown"],
+        cwd=ROOT,
+        env={**os.environ, **said},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert "PIP_USER=0" in shown
+    assert not [line for line in shown if line.split("=")[0] in said.keys() - {"PIP_USER"}]
 
 
 def test_nothing_is_installed_where_the_path_has_a_space(tmp_path):
