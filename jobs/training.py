@@ -12,7 +12,7 @@ fails when one of them is gone:
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -167,8 +167,16 @@ def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:
     return path, PyFileSystem(FSSpecHandler(filesystem))
 
 
+def forget_launcher(environment: MutableMapping[str, str]) -> None:
+    """Take out what ``accelerate launch`` and its configuration leave: accelerate would obey it, and not the recipe's
+    ``precision``."""
+    for name in [name for name in environment if name.startswith("ACCELERATE_")]:
+        del environment[name]
+
+
 def _worker(settings: dict[str, Any]) -> None:
     """One Ray Train worker: the library's function with Ray behind its callbacks."""
+    forget_launcher(os.environ)
     train: Train
     config: TrainingConfig
     stage: TrainingStage

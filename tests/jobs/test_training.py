@@ -386,3 +386,18 @@ def test_a_run_directory_in_the_model_s_is_refused(tmp_path: Path) -> None:
     inside = dataclasses.replace(config, run_dir=config.output_dir / "runs")
     with pytest.raises(UserError, match=r"^run_dir: .*: lies in output_dir"):
         sft.stage(inside)
+
+
+def test_what_accelerate_s_launcher_has_left_does_not_change_how_a_worker_trains(monkeypatch, request):
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    def precision() -> str:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        return Accelerator(cpu=True).mixed_precision
+
+    request.addfinalizer(lambda: AcceleratorState._reset_state(reset_partial_state=True))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert precision() == "bf16"
+    training.forget_launcher(os.environ)
+    assert precision() == "no"
