@@ -23,8 +23,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
 # The tests and the service start hundreds of processes that import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-# jobs/ and serve/ are found where they lie, and packages go to .venv, whatever a cluster's profile says.
-unexport PYTHONSAFEPATH PIP_TARGET PIP_PREFIX
+# jobs/ and serve/ are found where they lie, packages go to .venv, and tests assert, whatever a cluster's profile says.
+unexport PYTHONSAFEPATH PYTHONOPTIMIZE PIP_TARGET PIP_PREFIX
 export PIP_USER := 0
 
 # A worker a core: with more, services start so slowly on two slow cores that Ray gives up on them. One that waits leaves

@@ -315,7 +315,8 @@ def test_the_environment_is_made_with_a_python_that_is_found_and_new_enough(tmp_
 
 
 def test_what_a_profile_says_to_pip_and_python_does_not_lead_away_from_the_environment():
-    said = {"PIP_USER": "1", "PIP_TARGET": "/elsewhere", "PIP_PREFIX": "/elsewhere", "PYTHONSAFEPATH": "1"}
+    said = dict.fromkeys(("PIP_TARGET", "PIP_PREFIX"), "/elsewhere")
+    said |= dict.fromkeys(("PIP_USER", "PYTHONSAFEPATH", "PYTHONOPTIMIZE"), "1")
     shown = subprocess.run(
         ["make", "--eval=shown:;@env", "shown"],
         cwd=ROOT,
