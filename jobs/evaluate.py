@@ -139,6 +139,8 @@ def report_only(config: EvaluateConfig) -> int:
         part = f" of the {len(found.answers)} of {total} prompts that are decoded"
     _report(config, directory, Tracker())
     print(f"{config.name}: report{part} written to {directory}")
+    for gap in found.lacks(verdicts=True) if found.finished else ():
+        print(f"{config.name}: {gap}; the report is of what is there")
     return 0
 
 

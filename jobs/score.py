@@ -93,9 +93,10 @@ def run(
     if nothing_to_do(config.name, config.output_dir, output, "scores again"):
         return 0
     verdicts = judgements(config, restart=rejudge)
-    api_key = None if verdicts.is_done else judge_key(config.judge)
     samples = sample_shards(config.samples)
-    if not verdicts.is_done:
+    is_whole = verdicts.is_done and not _lost(verdicts, samples)
+    api_key = None if is_whole else judge_key(config.judge)
+    if not is_whole:
         check_asked(config.judge, (record["messages"] for record in iter_records(samples)))
     option = "--rejudge" if rejudge else "--restart"
     write = partial(
@@ -108,8 +109,12 @@ def run(
     )
     resumes = "from the verdicts that are there"
     with stage_run(config, output, resumes=resumes, option=option) as job:
-        if not verdicts.is_done:
+        if not is_whole:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
+                if verdicts.is_done:
+                    lost = ", ".join(path.name for path in _lost(verdicts, samples))
+                    print(f"{config.name}: {verdicts.output_dir}: {lost}: lost, judged again", flush=True)
+                    verdicts.reopen()
                 work_dir = verdicts.start()
                 verdicts.replace()
                 if rejudge:  # the same command would forget the verdicts that are made from here on
@@ -128,6 +133,12 @@ def run(
         _check_pairs(figures, config)
         job.finish(f"scores and {PAIRS_FILE}", figures, code_version())
     return 0
+
+
+def _lost(verdicts: StageOutput, samples: list[Path]) -> list[Path]:
+    """The shards that finished verdicts no longer have."""
+    shards = (shard_path(verdicts.output_dir, VERDICTS, number) for number in range(len(samples)))
+    return [path for path in shards if not path.is_file()]
 
 
 def _check_pairs(figures: dict[str, float], config: ScoreConfig) -> None:

@@ -100,7 +100,8 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     """The configuration that the arguments stand for. Raises ``UserError`` in one line."""
     _check(arguments)
     path = str(Path(arguments.model).resolve()) if Path(arguments.model).is_dir() else arguments.model
-    name = arguments.name or Path(os.path.abspath(arguments.model)).name  # a link's own, and not its target's
+    # A link's own name, and not its target's; the root has none.
+    name = arguments.name or Path(os.path.abspath(arguments.model)).name or "model"
     model = {"path": path, "dtype": arguments.dtype, "device": arguments.device, "mode": "sequential"}
     processes = max(arguments.replicas, 1) * max(arguments.tensor_parallel, 1)
     threads = max((os.cpu_count() or 1) // processes, 1)

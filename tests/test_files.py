@@ -162,6 +162,13 @@ def test_a_directory_that_nobody_may_write_to_is_named(tmp_path, check):
         os.seteuid(user)
 
 
+def test_a_file_system_that_is_read_only_is_told_as_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(UserError, match=r"new: cannot be written \(Read-only file system\)"):
+        check_directory(tmp_path / "new", "key")
+
+
 @pytest.mark.parametrize("name", [".", "dir", "dir/new/newer", "a" * 255, "link/new"])
 def test_a_directory_that_is_there_or_can_be_made_passes(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -207,6 +207,8 @@ def _check_can_be_made(directory: Path) -> None:
         len(os.fsencode(directory)) + _ROOM_CHARS > os.pathconf(there, "PC_PATH_MAX")
     ):
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not os.access(there, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 

@@ -9,7 +9,7 @@ import pytest
 
 from pasta.cli.commands import run
 from pasta.errors import UserError
-from tests.support.evaluations import answer, prompt, write_evaluation
+from tests.support.evaluations import answer, cut_short, prompt, write_evaluation
 from tests.support.paths import ROOT
 
 ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
@@ -65,6 +65,25 @@ def test_an_export_of_what_is_there_so_far_says_so(tmp_path, capsys):
     place = write_evaluation(tmp_path / "e", records, finished=False)
     assert run(["alpaca", "export", str(place), "pasta", "--out", str(tmp_path / "out.json")]) == 0
     assert f"{place}: not finished; what is there is exported\n" in capsys.readouterr().out
+
+
+def test_an_export_to_standard_output_is_the_json_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = write_evaluation(tmp_path / "e", [prompt("tea", {"pasta": answer("é")})], finished=False)
+    assert run(["alpaca", "export", str(place), "pasta", "--out", "-"]) == 0
+    printed = capsys.readouterr()
+    assert [row["output"] for row in json.loads(printed.out)] == ["é"]
+    assert "not finished; what is there is exported" in printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+def test_an_export_without_answers_that_were_there_says_so(tmp_path, capsys):
+    records = [prompt(key, {"pasta": answer()}) for key in ("tea", "ice", "jam")]
+    place = write_evaluation(tmp_path / "e", records)
+    cut_short(place, "answers.jsonl")
+    assert run(["alpaca", "export", str(place), "pasta", "--out", str(tmp_path / "out.json")]) == 0
+    said = f"{place}: the answers to 1 of 3 prompts are gone; what is there is exported\n"
+    assert said in capsys.readouterr().out
 
 
 def test_a_mistake_is_one_line_and_leaves_no_file(tmp_path):

@@ -131,6 +131,29 @@ def test_figures_count_the_requests_of_a_run_that_was_interrupted(tmp_path, monk
     assert manifest.figures["judge_requests"] == len(server.requests) == 8
 
 
+def test_a_shard_of_verdicts_that_is_lost_is_judged_again_alone(tmp_path, monkeypatch, capsys):
+    judged: list[int] = []
+
+    def in_process(make, shards, on_result, *_):
+        work = make()
+        for number, path in shards.items():
+            judged.append(number)
+            on_result(number, work(path))
+
+    monkeypatch.setattr(score, "run_shards", in_process)
+    path = write_config(tmp_path, tracking={"mode": "disabled"})
+    config = load_config(path, ScoreConfig)
+    score.run(config)
+    verdicts = score.judgements(config).output_dir
+    (verdicts / "verdicts-00001.jsonl").unlink()
+    judged.clear()
+    assert score.run(config, restart=True) == 0
+    assert judged == [1]
+    assert "verdicts-00001.jsonl: lost, judged again" in capsys.readouterr().out
+    assert read_manifest(config.output_dir) is not None
+    assert (verdicts / "verdicts-00001.jsonl").is_file()
+
+
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that a mistake leaves on stderr, before any worker starts."""
     monkeypatch.setattr(sys, "argv", ["jobs.score", *arguments])

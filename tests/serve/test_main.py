@@ -54,6 +54,7 @@ def plain(tmp_path_factory):
     ("arguments", "line"),
     [
         (["missing"], "MODEL: 'missing' is not a directory"),
+        (["/"], "error: MODEL: '/' has no config.json"),
         (["{model}", "--dtype", "float8"], "error: --dtype: 'float8', expected one of auto, float32"),
         (["{model}", "--device", "gpu"], "error: --device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         (["{model}", "--name", "a\tb"], "error: --name: expected one line of text, got 'a\\tb'"),

@@ -60,8 +60,15 @@ def write_evaluation(
     if finished:
         read = {name: {"path": name, "fingerprint": value} for name, value in (inputs or {}).items()}
         manifest = {"stage": "evaluate", "config": values, "inputs": read, "code_version": code_version}
+        manifest["figures"] = {"prompts": len(answers)}
         (directory / "manifest.json").write_text(json.dumps(manifest))
     return directory
+
+
+def cut_short(directory: Path, name: str) -> None:
+    """Take the last line from a file of an evaluation, as a copy that was cut does."""
+    lines = (directory / name).read_text().splitlines(keepends=True)
+    (directory / name).write_text("".join(lines[:-1]))
 
 
 def _write(path: Path, config: dict[str, Any], records: list[dict[str, Any]]) -> None:

@@ -274,11 +274,10 @@ def write_scores(
     pairs: list[Record] = []
     for number, path in enumerate(samples):
         records = read_shard(path)
-        judged = {
-            entry["id"]: entry["verdicts"] for entry in read_shard(shard_path(verdicts, "verdicts", number))
-        }
+        shard = shard_path(verdicts, "verdicts", number)
+        judged = {entry["id"]: entry["verdicts"] for entry in read_shard(shard)}
         if judged.keys() != {record["id"] for record in records}:
-            raise UserError(f"{verdicts}: its verdicts are not those of {path}; delete it to judge anew")
+            raise UserError(f"{shard}: its verdicts are not those of {path}; delete it to judge anew")
         out = []
         for record in records:
             scores = scored(record, judged[record["id"]], weight, speed)

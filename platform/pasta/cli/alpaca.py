@@ -1,6 +1,7 @@
 """``pasta alpaca``: win rates of AlpacaEval's annotations, and answers for its own tool."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,17 +61,22 @@ def annotations(file: Path, *, official: bool, as_json: bool) -> int:
 
 
 def export(directory: Path, method: str, out: Path, generator: str | None) -> int:
-    """Write a method's answers as AlpacaEval's outputs; returns the exit code. Raises UserError."""
+    """Write a method's answers as AlpacaEval's outputs (``-``: to standard output); returns the exit code. Raises
+    UserError."""
     evaluation = read_evaluation(directory)
     outputs = outputs_of(evaluation, method, generator)
-    write_whole(out, outputs_json(outputs))
-    print(f"{len(outputs)} outputs of {outputs[0].generator} written to {out}")
-    if not evaluation.finished:
-        print(f"{directory}: not finished; what is there is exported")
+    told = [f"{len(outputs)} outputs of {outputs[0].generator} written to {out}"]
+    told += [f"{directory}: {gap}; what is there is exported" for gap in evaluation.lacks()]
     if not is_complete(outputs):
-        print(
+        told.append(
             "they are not AlpacaEval's 805: compare them with outputs to the same prompts (--reference_outputs)"
         )
+    if str(out) == "-":
+        sys.stdout.buffer.write(outputs_json(outputs).encode())
+        told.pop(0)
+    else:
+        write_whole(out, outputs_json(outputs))
+    print("\n".join(told), file=sys.stderr if str(out) == "-" else sys.stdout)
     return 0
 
 

@@ -152,7 +152,9 @@ def _add_alpaca(commands: Any) -> None:
     )
     exporting.add_argument("evaluation", type=Path, metavar="DIR", help="directory of jobs.evaluate")
     exporting.add_argument("method", metavar="METHOD", help="whose answers")
-    exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
+    exporting.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the JSON file to write; - is stdout"
+    )
     exporting.add_argument("--generator", metavar="NAME", help="its name in that file (the method's name)")
 
 

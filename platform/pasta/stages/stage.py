@@ -249,6 +249,14 @@ class StageOutput(Stage):
         self.restarts = self._replaces
         return self.work_dir
 
+    def reopen(self) -> None:
+        """Make unfinished work of the finished output, a part of which has been lost."""
+        with writing(self.work_dir):
+            shutil.rmtree(self.work_dir, ignore_errors=True)
+            (self.output_dir / MANIFEST).unlink()
+            self.output_dir.rename(self.work_dir)
+        self.manifest = None
+
     def replace(self) -> None:
         """Delete the finished output that this run makes anew, if it is still there: call it once there is something
         new to keep."""

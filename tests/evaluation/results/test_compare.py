@@ -11,7 +11,7 @@ import pytest
 from pasta.cli.compare import comparison_lines
 from pasta.errors import UserError
 from pasta.evaluation.results.compare import compare_sides, read_side, score_measure
-from tests.support.evaluations import answer, prompt, write_evaluation
+from tests.support.evaluations import answer, cut_short, prompt, write_evaluation
 
 
 def records(count, seconds=0.5, path=50, family=None, **values):
@@ -276,6 +276,14 @@ def test_what_makes_figures_incomparable_is_said(write):
         in notes
     )
     assert "not finished" in notes
+
+
+def test_answers_that_are_gone_since_it_was_finished_are_said_to_be(write):
+    a, b = write("a", records(3)), write("b", records(3))
+    cut_short(Path(b), "answers.jsonl")
+    assert compared(a, b).notes == (
+        f"{b}: the answers to 1 of 3 prompts are gone; what is there is compared",
+    )
 
 
 @pytest.mark.parametrize(

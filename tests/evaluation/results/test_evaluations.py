@@ -9,7 +9,7 @@ import pytest
 from pasta.errors import UserError
 from pasta.evaluation.methods.answers import Answer
 from pasta.evaluation.results.evaluations import read_evaluation
-from tests.support.evaluations import answer, prompt, write_evaluation
+from tests.support.evaluations import answer, cut_short, prompt, write_evaluation
 
 TWO = [prompt(key, {"twin": answer(), "pasta": answer()}) for key in ("a", "b")]
 
@@ -41,6 +41,24 @@ def test_an_interrupted_one_says_as_much_as_it_has(tmp_path):
         file.write('{"key": "c", "mess')
     evaluation = read_evaluation(place)
     assert (len(evaluation.answers), evaluation.verdicts, evaluation.baseline) == (2, (), "twin")
+
+
+def test_what_a_finished_one_has_lost_is_known(tmp_path):
+    place = write_evaluation(tmp_path / "e", TWO, {"a": {}, "b": {}}, judge={"kind": "grader"})
+    assert read_evaluation(place).lacks(verdicts=True) == []
+    cut_short(place, "verdicts.jsonl")
+    assert read_evaluation(place).lacks(verdicts=True) == ["the verdicts on 1 of 2 prompts are gone"]
+    assert read_evaluation(place).lacks() == []
+    cut_short(place, "answers.jsonl")
+    assert read_evaluation(place).lacks(verdicts=True) == ["the answers to 1 of 2 prompts are gone"]
+
+
+@pytest.mark.parametrize("figures", [[], {"prompts": "two"}])
+def test_a_manifest_with_other_figures_is_one_line(tmp_path, figures):
+    place = write_evaluation(tmp_path / "e", TWO)
+    (place / "manifest.json").write_text(json.dumps({"figures": figures}))
+    with pytest.raises(UserError, match=r"manifest.json: expected the manifest of an evaluation"):
+        read_evaluation(place)
 
 
 def test_reading_changes_nothing(tmp_path):

@@ -340,8 +340,11 @@ def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, 
         notes.append("the machines or number formats differ: their realised speedups are not of one scale")
     if "content of method.model" in differing and "method.model" not in differing:
         notes.append("the model has the same name and another content")
-    unfinished = [str(side.evaluation.directory) for side in (a, b) if not side.evaluation.finished]
-    notes += [f"{directory}: not finished; what is there is compared" for directory in unfinished]
+    notes += [
+        f"{side.evaluation.directory}: {gap}; what is there is compared"
+        for side in (a, b)
+        for gap in side.evaluation.lacks(verdicts=True)
+    ]
     return tuple(notes)
 
 

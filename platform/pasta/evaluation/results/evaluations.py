@@ -23,7 +23,7 @@ class Evaluation:
     """Answers and verdicts in the order in which they were made.
 
     ``config`` is the evaluation's own, ``inputs`` the fingerprints of what it read by name. One that is not finished
-    has no manifest, and so no ``code_version``.
+    has no manifest, and so no ``code_version``. ``prompts`` is how many it had answered when it was finished.
     """
 
     directory: Path
@@ -33,6 +33,7 @@ class Evaluation:
     inputs: Mapping[str, str] = field(default_factory=dict)
     code_version: str = ""
     finished: bool = False
+    prompts: int = 0
 
     @property
     def methods(self) -> list[str]:
@@ -46,6 +47,18 @@ class Evaluation:
     def baseline(self) -> str | None:
         """The method that the others are compared with, if it is known."""
         return self.config.get("baseline")
+
+    def lacks(self, *, verdicts: bool = False) -> list[str]:
+        """What is not there, in words: it is not finished, or its files have been cut or copied in part since."""
+        if not self.finished:
+            return ["not finished"]
+        found = []
+        if (count := len(self.answers)) < self.prompts:
+            found.append(f"the answers to {self.prompts - count} of {self.prompts} prompts are gone")
+        unjudged = {record["key"] for record in self.answers} - {record["key"] for record in self.verdicts}
+        if verdicts and unjudged and self.config.get("judge"):
+            found.append(f"the verdicts on {len(unjudged)} of {count} prompts are gone")
+        return found
 
     def require(self, method: str) -> str:
         """``method``, if the evaluation has it. Raises UserError, naming those that it has."""
@@ -76,6 +89,7 @@ def read_evaluation(directory: Path) -> Evaluation:
         inputs=read if manifest else head.get("inputs", {}),
         code_version=manifest.get("code_version", ""),
         finished=bool(manifest),
+        prompts=int(manifest.get("figures", {}).get("prompts", 0)),
     )
 
 
@@ -171,9 +185,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not os.path.exists(path):
         return {}
     value = read_json(path)
-    inputs = value.get("inputs", {}) if isinstance(value, dict) else None
-    if not isinstance(inputs, dict) or not all(
-        isinstance(each, dict) and isinstance(each.get("fingerprint"), str) for each in inputs.values()
+    inputs, figures = (
+        value.get(key, {}) if isinstance(value, dict) else None for key in ("inputs", "figures")
+    )
+    if (
+        not isinstance(inputs, dict)
+        or not all(
+            isinstance(each, dict) and isinstance(each.get("fingerprint"), str) for each in inputs.values()
+        )
+        or not isinstance(figures, dict)
+        or not _is_number(figures.get("prompts", 0))
     ):
         raise UserError(f"{shown(path)}: expected the manifest of an evaluation")
     with placed(shown(path)):
