@@ -92,6 +92,14 @@ def test_a_count_of_tokens_that_is_no_number_costs_no_reply(count):
     assert reply.text == "A"
 
 
+@pytest.mark.parametrize("count", [-5, 10**400], ids=["negative", "huge"])
+def test_a_count_of_tokens_that_no_answer_takes_is_none(count):
+    usage = {"prompt_tokens": 7, "completion_tokens": count, "total_tokens": 8}
+    with endpoint_server(lambda *_: (200, {**completion("A")[1], "usage": usage})) as server:
+        (reply,) = ask(Endpoint(section(server.url, retries=0), None))
+    assert (reply.prompt_tokens, reply.completion_tokens) == (7, 0)
+
+
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_a_reply_that_was_cut_before_its_first_word_is_empty_and_paid_for_once(reason):
     cut = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": None}}

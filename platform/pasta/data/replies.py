@@ -10,6 +10,9 @@ from pasta.lang.tokenizer import without_halves
 #: What reading an answer raises that is no chat completion.
 NO_COMPLETION = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
+#: More tokens than any answer takes: a count beyond is none.
+_MOST_TOKENS = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
@@ -43,9 +46,14 @@ def tokens_of(completion: Any) -> Tokens:
     """The tokens that an answer says it took, whatever else it holds; none where it does not count."""
     try:
         usage = completion.usage
-        return Tokens(int(usage.prompt_tokens or 0), int(usage.completion_tokens or 0))
+        return Tokens(_count(usage.prompt_tokens), _count(usage.completion_tokens))
     except NO_COMPLETION:
         return NO_TOKENS
+
+
+def _count(said: Any) -> int:
+    count = int(said or 0)
+    return count if 0 <= count <= _MOST_TOKENS else 0
 
 
 def read_reply(completion: Any, tokens: Tokens) -> Reply:

@@ -281,9 +281,8 @@ def test_what_makes_figures_incomparable_is_said(write):
 def test_answers_that_are_gone_since_it_was_finished_are_said_to_be(write):
     a, b = write("a", records(3)), write("b", records(3))
     cut_short(Path(b), "answers.jsonl")
-    assert compared(a, b).notes == (
-        f"{b}: the answers to 1 of 3 prompts are gone; what is there is compared",
-    )
+    said = (f"{b}: the answers to 1 of 3 prompts are gone; what is there is compared",)
+    assert compared(a, b).notes == compared(b, b).notes == said
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, 
         for side in (a, b)
         for gap in side.evaluation.lacks(verdicts=True)
     ]
-    return tuple(notes)
+    return tuple(dict.fromkeys(notes))  # both sides may be one evaluation
 
 
 def _missing(scores: Sequence[Measure], changes: Sequence[Change]) -> Iterator[str]:
