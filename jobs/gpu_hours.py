@@ -117,7 +117,7 @@ class GpuHours:
         row = 2 * self.row_tokens[True]
         references = pairs if config.objective.reference_log_probs == "precomputed" else seen
         seconds = self._trained_s(config, seen * row, row, _training(config))
-        seconds += self._trained_s(config, references * row, row, _FORWARD)
+        seconds += self._trained_s(config, references * row, row, _FORWARD, _gathered(config))
         return f"trains on {pairs:,} pairs at most, {how_long}", seconds
 
     def _rl(self, config: Any, source: "_Source") -> tuple[str, float]:
@@ -128,7 +128,7 @@ class GpuHours:
         twin = self._decoded_s(config, config.prompts.count or source.records(), parallel=False)
         sampled = self._decoded_s(config, answers, parallel=True)
         if is_stale:  # an actor finds the log-probabilities of its answers too
-            sampled += self._trained_s(config, answers * row, row, _FORWARD)
+            sampled += self._trained_s(config, answers * row, row, _FORWARD, moved=0.0)
         forwards = _training(config)
         if recipe.kl_weight:  # the reference
             forwards += _FORWARD
@@ -157,13 +157,17 @@ class GpuHours:
         )
         return f"{prompts:,} prompts by {len(decoded)} methods, {times} times each", seconds
 
-    def _trained_s(self, config: Any, tokens: float, row: float, forwards: float) -> float:
-        """GPU seconds of ``tokens`` in rows of ``row``."""
+    def _trained_s(
+        self, config: Any, tokens: float, row: float, forwards: float, moved: float | None = None
+    ) -> float:
+        """GPU seconds of ``tokens`` in rows of ``row``; a pass moves all weights ``moved`` times, by default as often
+        as one of training does."""
         a_pass = config.optimisation.rows * row
-        return tokens / a_pass * self._pass_s(config, a_pass, forwards)
+        return tokens / a_pass * self._pass_s(config, a_pass, forwards, moved)
 
-    def _pass_s(self, config: Any, tokens: float, forwards: float) -> float:
-        return self._roofline.training_s(tokens, self.row_tokens[True], forwards, _moved(config))
+    def _pass_s(self, config: Any, tokens: float, forwards: float, moved: float | None = None) -> float:
+        moved = _moved(config) if moved is None else moved
+        return self._roofline.training_s(tokens, self.row_tokens[True], forwards, moved)
 
     def _sampled_s(self, config: Any, answers: float, twins: float) -> float:
         return self._decoded_s(config, answers, parallel=True) + self._decoded_s(
@@ -272,10 +276,16 @@ def _moved(config: Any) -> float:
     if config.workers.num_workers == 1:
         return 0.0
     gradients = 0.0 if config.lora is not None else 1.0
-    if zero_stage(config.optimisation.deepspeed) == 3:
-        return 2.0 + gradients
+    if gathered := _gathered(config):
+        return 2.0 * gathered + gradients
     # In reinforcement learning the size of a batch says how many forwards a step has.
     return 2.0 * gradients / getattr(config, "accumulate", config.optimisation.accumulate)
+
+
+def _gathered(config: Any) -> float:
+    """How often a worker receives all weights for a forward alone."""
+    is_sharded = config.workers.num_workers > 1 and zero_stage(config.optimisation.deepspeed) == 3
+    return 1.0 if is_sharded else 0.0
 
 
 def gpu_hours_table(file: Path, steps: Sequence[Instance], stages: Mapping[str, Any]) -> str:

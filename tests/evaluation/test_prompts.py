@@ -94,6 +94,16 @@ def test_an_evaluation_s_directory_has_the_prompts_that_it_answered(tmp_path):
     assert [p.messages for p in found] == [record["messages"] for record in records]
 
 
+def test_an_evaluation_that_has_lost_answers_is_no_source(tmp_path):
+    records = [evaluations.prompt(key, {"twin": evaluations.answer()}) for key in ("tea", "coffee")]
+    output = StageOutput(tmp_path / "a", "evaluate", {"a": 1}, {})
+    write(output.start() / "answers.jsonl", {"config": {"a": 1}}, *records)
+    output.finish({"prompts": 2}, "test")
+    evaluations.cut_short(tmp_path / "a", "answers.jsonl")
+    with pytest.raises(UserError, match=r"prompts.source: .*a: the answers to 1 of 2 prompts are gone"):
+        read_prompts(PromptsSection(str(tmp_path / "a")))
+
+
 def test_an_evaluation_s_atlas_prompts_are_held_out_tasks_with_their_families():
     prompts = read_eval_prompts(PromptsSection("atlas", 40, seed=5))
     assert len({prompt.id for prompt in prompts}) == 40

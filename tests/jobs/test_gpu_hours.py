@@ -67,6 +67,15 @@ def test_a_round_trains_on_at_most_a_pair_for_each_prompt_that_it_sampled(h100):
     assert fewer["sample-2-4"].hours == pytest.approx(priced(h100)["sample-2-4"].hours / 40)
 
 
+def test_the_reference_of_a_pair_moves_weights_for_its_forward_alone(h100):
+    estimator, stage = prices(h100), priced(h100)["prefer-1-1"]
+    roofline = load_config(h100, SimulateConfig, []).costs.roofline
+    length = estimator.row_tokens[True]
+    trained = roofline.training_s(2 * length, length, forwards=4, moved=3)
+    reference = roofline.training_s(2 * length, length, forwards=1, moved=1)
+    assert stage.hours == pytest.approx(4_000 * (trained + reference) / 3600)
+
+
 def of_100_prompts(config: Any) -> Any:
     return dataclasses.replace(config, prompts=dataclasses.replace(config.prompts, count=100))
 

@@ -103,7 +103,10 @@ def _read_files(source: Path) -> Iterator[Prompt]:
         if (manifest := read_manifest(source)) is None:
             raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
         if manifest.stage == "evaluate":
-            yield from (Prompt(record["messages"]) for record in read_evaluation(source).answers)
+            evaluation = read_evaluation(source)
+            if gaps := evaluation.lacks():
+                raise UserError(f"prompts.source: {source}: {gaps[0]}; expected a whole evaluation")
+            yield from (Prompt(record["messages"]) for record in evaluation.answers)
             return
         check_all_shards(source, "prompts.source")
         # An annotate stage keeps its rejects beside the records that are valid.
