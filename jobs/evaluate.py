@@ -100,6 +100,8 @@ def run(
     again = "measures again, --rejudge judges again, --report-only writes its report again"
     if nothing_to_do(config.name, config.output_dir, output, again):
         return 0
+    for gap in output.lost:
+        print(f"{config.name}: {output.output_dir}: {gap}, and made again", flush=True)
     is_decoded = output.is_decoded(entry.id for entry in prompts)
     keys = {} if is_decoded else _method_keys(config, prompts, address)
     api_key = judge_key(config.judge)
@@ -342,7 +344,7 @@ def _records_of(config: EvaluateConfig) -> Path:
     # goes on from its answers.
     with suppress(UserError) if manifest is not None else nullcontext():
         output = stage(config)
-        if output.is_done:
+        if output.is_done or output.lost:
             return config.output_dir
         if (output.work_dir / ANSWERS).is_file():
             return output.work_dir

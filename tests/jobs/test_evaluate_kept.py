@@ -21,7 +21,7 @@ from pasta.evaluation.results.evaluations import Evaluation
 from pasta.stages.records import RecordFile
 from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
-from tests.support.evaluations import answer
+from tests.support.evaluations import answer, cut_short
 from tests.support.interrupts import interrupt
 
 PROMPTS = 4
@@ -255,6 +255,32 @@ def test_an_unfinished_evaluation_is_judged_again_from_its_first_verdict(bench, 
     bench.forget()
     bench.run(option="--rejudge")
     assert (bench.decoded, bench.judged) == ([], ["a"] * 2 * PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "cut", [("answers.jsonl", "verdicts.jsonl"), ("answers.jsonl",), ("verdicts.jsonl",)]
+)
+def test_what_a_finished_evaluation_has_lost_is_made_again_alone(bench, monkeypatch, capsys, cut):
+    monkeypatch.setattr(
+        evaluate, "_report", lambda *_: SimpleNamespace(headline=lambda: {"prompts": PROMPTS})
+    )
+    bench.run()
+    answers, verdicts = bench.records("answers.jsonl"), bench.records("verdicts.jsonl")
+    for name in cut:
+        cut_short(bench.out, name)
+    bench.forget()
+    capsys.readouterr()
+    bench.run()
+    is_lost = "answers.jsonl" in cut
+    assert "1 of 4 prompts are gone, and made again" in capsys.readouterr().out
+    assert len(bench.decoded) == is_lost
+    # The journal has what was said of an answer that is still there.
+    assert bench.judged == ["a"] * 2 * is_lost
+    assert bench.records("verdicts.jsonl").keys() == verdicts.keys() == bench.records("answers.jsonl").keys()
+    same = [key for key, record in bench.records("answers.jsonl").items() if record == answers[key]]
+    assert len(same) == PROMPTS - is_lost
+    bench.run()
+    assert "nothing to do" in capsys.readouterr().out
 
 
 def test_judging_again_leaves_a_finished_evaluation_of_other_answers_alone(bench):

@@ -32,8 +32,13 @@ class EvaluationOutput(StageOutput):
         """``rejudge`` forgets the verdicts and keeps the answers, finished or not."""
         super().__init__(*given, restart=restart, **options)
         self._forgets, self._rejudges = restart, rejudge
-        if rejudge:
-            self.restarts, self._replaces = True, self.is_done
+        #: What a finished one has lost since, in words: this run makes that alone.
+        self.lost: list[str] = []
+        if self.is_done and not rejudge:
+            with suppress(UserError):
+                self.lost = read_evaluation(self.output_dir).lacks(verdicts=True)
+        if rejudge or self.lost:
+            self.restarts, self._replaces = rejudge, self.is_done
             self.manifest = None
 
     def start(self) -> Path:
@@ -95,7 +100,7 @@ class EvaluationOutput(StageOutput):
 
     def _others(self) -> list[Path]:
         """Where earlier evaluations for the same directory are, first the finished one whose place this one takes."""
-        takes_place = self.earlier is not None or self._rejudges
+        takes_place = self.earlier is not None or self._rejudges or self.lost
         return [*([self.output_dir] if takes_place else []), *self.unfinished_others()]
 
     def add(self, answers: RecordFile, key: str, record: Record) -> Record:
