@@ -394,7 +394,7 @@ def test_the_report_of_a_finished_evaluation_reads_no_prompts_again(
     tmp_path, monkeypatch, capsys, finished, part
 ):
     config = load_config(write_config(tmp_path), EvaluateConfig)
-    found = Evaluation(tmp_path, ({},) * 3, (), finished=finished)
+    found = Evaluation(tmp_path, tuple({"key": key} for key in "abc"), (), finished=finished)
     monkeypatch.setattr(evaluate, "_records_of", lambda _: tmp_path)
     monkeypatch.setattr(evaluate, "read_evaluation", lambda _: found)
     monkeypatch.setattr(evaluate, "_report", lambda *_: None)
@@ -404,6 +404,16 @@ def test_the_report_of_a_finished_evaluation_reads_no_prompts_again(
         monkeypatch.setattr(evaluate, "read_eval_prompts", lambda _: range(5))
     assert evaluate.report_only(config) == 0
     assert capsys.readouterr().out == f"{config.name}: report{part} written to {tmp_path}\n"
+
+
+def test_the_report_of_an_evaluation_that_has_lost_answers_says_so(tmp_path, monkeypatch, capsys):
+    config = load_config(write_config(tmp_path), EvaluateConfig)
+    found = Evaluation(tmp_path, ({"key": "a"},), (), finished=True, prompts=3)
+    monkeypatch.setattr(evaluate, "_records_of", lambda _: tmp_path)
+    monkeypatch.setattr(evaluate, "read_evaluation", lambda _: found)
+    monkeypatch.setattr(evaluate, "_report", lambda *_: None)
+    assert evaluate.report_only(config) == 0
+    assert "the answers to 2 of 3 prompts are gone; the report is of what is there" in capsys.readouterr().out
 
 
 @pytest.mark.slow
