@@ -3,6 +3,7 @@
 ``python -m jobs.pipeline --config configs/pipelines/gemma-7b.yaml --gpu-hours configs/simulate/h100-gemma-7b.yaml``
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +100,7 @@ class GpuHours:
             return f"trains for {what}", passes * self._pass_s(
                 config, recipe.rows * data.row_length, forwards
             )
-        answers = data.documents or source.records()
+        answers = _at_most(data.documents, source.records)
         lengths = {"sequential": [False], "pasta": [True], "both": [False, True]}[data.mode]
         tokens = answers * recipe.epochs * sum(self.row_tokens[threads] for threads in lengths)
         what = f"{answers:,} answers, {recipe.epochs:g} epochs"
@@ -108,7 +109,7 @@ class GpuHours:
         return f"trains on {what}", self._trained_s(config, tokens, row, forwards)
 
     def _preference(self, config: Any, source: "_Source") -> tuple[str, float]:
-        recipe, pairs = config.optimisation, config.data.pairs or source.pairs()
+        recipe, pairs = config.optimisation, _at_most(config.data.pairs, source.pairs)
         if recipe.max_steps is not None:
             seen = float(recipe.max_steps * recipe.rows * recipe.accumulate * config.workers.num_workers)
             how_long = f"{recipe.max_steps:,} steps"
@@ -239,6 +240,16 @@ class _Source:
         if prompts is None:
             raise Unknown(f"prompts.count of {sampled} is not set")
         return int(prompts)
+
+
+def _at_most(most: int | None, count: Callable[[], int]) -> int:
+    """``most``, or what the data has where that is known to be less. Raises ``Unknown``."""
+    try:
+        return min(count(), most or sys.maxsize)
+    except Unknown:
+        if most is None:
+            raise
+        return most
 
 
 def _count_answers(path: Path) -> int | None:

@@ -67,6 +67,15 @@ def test_a_round_trains_on_at_most_a_pair_for_each_prompt_that_it_sampled(h100):
     assert fewer["sample-2-4"].hours == pytest.approx(priced(h100)["sample-2-4"].hours / 40)
 
 
+def test_no_more_pairs_are_trained_on_than_the_prompts_give(h100):
+    def more(name: str, config: Any) -> Any:
+        if name != "prefer-2-4":
+            return config
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, pairs=9_000))
+
+    assert priced(h100, more)["prefer-2-4"].work == "trains on 4,000 pairs at most, 1 epochs"
+
+
 def test_the_reference_of_a_pair_moves_weights_for_its_forward_alone(h100):
     estimator, stage = prices(h100), priced(h100)["prefer-1-1"]
     roofline = load_config(h100, SimulateConfig, []).costs.roofline
@@ -146,7 +155,8 @@ def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "annotated-00000.jsonl"])
-def test_the_answers_of_a_file_or_a_stage_of_one_s_own_are_counted(h100, tmp_path, name):
+@pytest.mark.parametrize(("documents", "counted"), [(None, 3), (87_000, 3), (2, 2)])
+def test_the_answers_of_a_file_or_a_stage_of_one_s_own_are_counted(h100, tmp_path, name, documents, counted):
     """One a line, though some may answer the same prompt; the prompt may be a text."""
     (tmp_path / name).write_text('{"prompt": "What is tea?", "annotated": "A drink."}\n' * 3)
     source = tmp_path / name if name == "answers.jsonl" else tmp_path
@@ -155,7 +165,7 @@ def test_the_answers_of_a_file_or_a_stage_of_one_s_own_are_counted(h100, tmp_pat
         if stage != "sft":
             return config
         return dataclasses.replace(
-            config, data=dataclasses.replace(config.data, source=str(source), documents=None)
+            config, data=dataclasses.replace(config.data, source=str(source), documents=documents)
         )
 
     def without_reference(steps: Any) -> Any:
@@ -165,7 +175,7 @@ def test_the_answers_of_a_file_or_a_stage_of_one_s_own_are_counted(h100, tmp_pat
     config, steps = pipeline.read_recipe(arguments)
     stages = {name: of_mine(name, each) for name, each in pipeline.read_stages(config, steps).items()}
     found = {each.name: each.work for each in prices(h100).of(without_reference(steps), stages)}
-    assert found["sft"] == "trains on 3 answers, 4 epochs"
+    assert found["sft"] == f"trains on {counted} answers, 4 epochs"
 
 
 def test_pairs_that_are_trained_on_for_so_many_steps_are_told_with_their_steps(h100):
