@@ -112,8 +112,11 @@ def run(
         if not is_whole:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
                 if verdicts.is_done:
-                    lost = ", ".join(path.name for path in _lost(verdicts, samples))
-                    print(f"{config.name}: {verdicts.output_dir}: {lost}: lost, judged again", flush=True)
+                    lost = _lost(verdicts, samples)
+                    named = ", ".join(path.name for path in lost)
+                    print(f"{config.name}: {verdicts.output_dir}: {named}: lost, judged again", flush=True)
+                    for path in lost:
+                        path.unlink(missing_ok=True)
                     verdicts.reopen()
                 work_dir = verdicts.start()
                 verdicts.replace()
@@ -136,9 +139,16 @@ def run(
 
 
 def _lost(verdicts: StageOutput, samples: list[Path]) -> list[Path]:
-    """The shards that finished verdicts no longer have."""
-    shards = (shard_path(verdicts.output_dir, VERDICTS, number) for number in range(len(samples)))
-    return [path for path in shards if not path.is_file()]
+    """The shards that finished verdicts no longer have, or have in part."""
+    shards = [(shard_path(verdicts.output_dir, VERDICTS, n), path) for n, path in enumerate(samples)]
+    return [shard for shard, path in shards if not _is_whole(shard, path)]
+
+
+def _is_whole(shard: Path, sampled: Path) -> bool:
+    try:
+        return [each["id"] for each in read_shard(shard)] == [each["id"] for each in read_shard(sampled)]
+    except (UserError, KeyError):
+        return False
 
 
 def _check_pairs(figures: dict[str, float], config: ScoreConfig) -> None:

@@ -131,7 +131,8 @@ def test_figures_count_the_requests_of_a_run_that_was_interrupted(tmp_path, monk
     assert manifest.figures["judge_requests"] == len(server.requests) == 8
 
 
-def test_a_shard_of_verdicts_that_is_lost_is_judged_again_alone(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("lost", ["whole", "in part"])
+def test_a_shard_of_verdicts_that_is_lost_is_judged_again_alone(tmp_path, monkeypatch, capsys, lost):
     judged: list[int] = []
 
     def in_process(make, shards, on_result, *_):
@@ -144,14 +145,18 @@ def test_a_shard_of_verdicts_that_is_lost_is_judged_again_alone(tmp_path, monkey
     path = write_config(tmp_path, tracking={"mode": "disabled"})
     config = load_config(path, ScoreConfig)
     score.run(config)
-    verdicts = score.judgements(config).output_dir
-    (verdicts / "verdicts-00001.jsonl").unlink()
+    shard = score.judgements(config).output_dir / "verdicts-00001.jsonl"
+    made = shard.read_bytes()
+    if lost == "whole":
+        shard.unlink()
+    else:
+        shard.write_bytes(made[:-9])
     judged.clear()
     assert score.run(config, restart=True) == 0
     assert judged == [1]
     assert "verdicts-00001.jsonl: lost, judged again" in capsys.readouterr().out
     assert read_manifest(config.output_dir) is not None
-    assert (verdicts / "verdicts-00001.jsonl").is_file()
+    assert shard.read_bytes() == made
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
