@@ -36,20 +36,19 @@ _SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
 #: Below it lies /ray/session_<date and time>_<pid, up to seven digits>/sockets/plasma_store, and Linux allows a socket
 #: 107 bytes.
 _LONGEST_TMPDIR = 39
+#: Where the processes of a local Ray meet, and how long a machine may take to reach itself.
+_LOOPBACK, _LOOPBACK_S = "127.0.0.1", 10.0
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """Call ``ray.init(**options)`` and return Ray's context; if Ray timed out, call ``on_retry`` and try once more.
 
     Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises. Raises
-    ``UserError`` if Ray timed out twice, or could start no workers by the path of this Python, and ``Terminated`` for a
-    SIGTERM meanwhile.
+    ``UserError`` if Ray timed out twice, or its processes could not start here or reach each other, and ``Terminated``
+    for a SIGTERM meanwhile.
     """
-    if options.get("address") in (None, "local") and (wrong := _SPLIT_BY_BASH.search(sys.executable)):
-        raise UserError(
-            f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project to a "
-            "path without it, and make its .venv anew"
-        )
+    if options.get("address") in (None, "local"):
+        _check_here()
     with deferred_interrupt():
         import ray
 
@@ -75,6 +74,24 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
             ray.shutdown()
             on_retry()
     raise AssertionError("the last try returns or raises")
+
+
+def _check_here() -> None:
+    """Raise ``UserError`` if Ray would wait for ever on this machine: for workers that do not start by the path of this
+    Python, or for its own processes where none reaches another."""
+    if wrong := _SPLIT_BY_BASH.search(sys.executable):
+        raise UserError(
+            f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project to a "
+            "path without it, and make its .venv anew"
+        )
+    try:
+        with socket.create_server((_LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_LOOPBACK_S).close()
+    except OSError as error:
+        raise UserError(
+            f"{_LOOPBACK}: Ray's processes cannot reach each other there ({error.strerror or error}); expected the "
+            "interface lo to be up: ip link set lo up"
+        ) from None
 
 
 def stop_ray() -> None:

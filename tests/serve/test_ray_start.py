@@ -1,6 +1,7 @@
 """The methods by which Ray starts processes that one machine has no use for are still there, and are left out."""
 
 import ctypes
+import errno
 import inspect
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 import ray
 from ray._private.node import Node
 
+from pasta.errors import UserError
 from pasta.signals import Terminated
 from serve import ray_start
 from serve.ray_start import FREE_PORTS, few_processes, free_port, start_ray, stop_ray
@@ -81,6 +83,18 @@ def test_sigterm_while_ray_starts_or_stops_is_no_exit_of_ray_s(monkeypatch):
         start_ray(lambda: None)
     stop_ray()
     assert (stopped, signal.getsignal(signal.SIGTERM)) == (["whole"], before)
+
+
+def test_a_machine_that_does_not_reach_itself_is_refused_before_ray_tries_for_ever(monkeypatch):
+    """As in a container without a network whose interface lo is down."""
+
+    def unreachable(address, timeout):
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was started"))
+    with pytest.raises(UserError, match=r"^127\.0\.0\.1: .*\(Network is unreachable\).*ip link set lo up$"):
+        start_ray(lambda: None, address="local")
 
 
 def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
