@@ -105,15 +105,16 @@ def test_another_error_while_it_runs_keeps_its_stack_trace():
         run_main(broken)
 
 
-def test_a_home_that_cannot_be_written_is_named(monkeypatch, capsys):
+@pytest.mark.parametrize("path", ["/no/home/.ray", "/no/home"])
+def test_a_home_that_cannot_be_written_is_named(monkeypatch, capsys, path):
     monkeypatch.setenv("HOME", "/no/home")
 
     def refused():
-        raise PermissionError(13, "Permission denied", "/no/home/.ray")
+        raise PermissionError(13, "Permission denied", path)
 
     with pytest.raises(SystemExit, match="2"):
         run_main(refused)
-    error = "error: '/no/home/.ray': Permission denied; expected a home that can be written: export HOME=…\n"
+    error = f"error: '{path}': Permission denied; expected a home that can be written: export HOME=…\n"
     assert capsys.readouterr().err == error
 
 

@@ -136,10 +136,11 @@ def _directory_is_gone() -> bool:
 
 
 def _of_home(error: OSError) -> str:
-    """What to do if the home refused a hidden folder that no user has named, such as Ray's for its token."""
+    """What to do if the home cannot be made, or refused a hidden folder that no user has named, such as Ray's for its
+    token."""
     home = os.environ.get("HOME", "").rstrip("/")
-    is_hidden = str(error.filename).startswith(f"{home}/.")
-    if not (is_hidden and error.errno in _NOT_WRITABLE):
+    is_of_home = f"{error.filename}/.".startswith(f"{home}/.")
+    if not (is_of_home and error.errno in _NOT_WRITABLE):
         return ""
     return "; expected a home that can be written: export HOME=…"
 
