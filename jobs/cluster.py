@@ -13,7 +13,7 @@ from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
 from pasta.signals import ended_by_sigterm, kept_interrupt
 from pasta.stages.workers import LightWorkersSection, WorkersSection
-from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray, stop_ray
+from serve.ray_start import GPUS_AS_RESERVED, ROOT, check_ray, python_path, start_ray, stop_ray
 
 #: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
@@ -26,8 +26,8 @@ _CONNECT_S = 10.0
 def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
-    Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``): call it in loops that wait for
-    Ray.
+    Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), and UserError if a local Ray has
+    ended (``check_ray``): call it in loops that wait for Ray.
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
     cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
@@ -46,7 +46,12 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
     import ray
 
     # Around Ray's start, so that no handler of Ray's is left when the block has ended.
-    with kept_interrupt() as check, ended_by_sigterm():
+    with kept_interrupt() as check_interrupt, ended_by_sigterm():
+
+        def check() -> None:
+            check_interrupt()
+            check_ray()
+
         if ray.is_initialized():
             yield check
             return

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from serve.followers import Followers
 
 Work = Callable[[Any], Any]
+#: How often to see whether Ray still runs.
+_LOOK_S = 1.0
 
 
 class _Worker:
@@ -90,7 +92,7 @@ def run_shards(
     num_workers = min(options.num_workers, len(shards))
     # On a Ray of this process's own every worker has its place, whatever it reserves.
     num_cpus = math.ceil(num_workers * options.processes * options.cpus)
-    with ray_cluster(address, num_cpus, options.threads) as check_interrupt:
+    with ray_cluster(address, num_cpus, options.threads) as check:
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError
@@ -134,8 +136,11 @@ def run_shards(
                 while waiting and idle:
                     worker, number = idle.pop(), waiting.popleft()
                     running[worker.run.remote(shards[number])] = (worker, number)
-                (ready, *_), _ = ray.wait(list(running), num_returns=1)
-                check_interrupt()
+                done, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+                check()
+                if not done:
+                    continue
+                (ready,) = done
                 worker, number = running.pop(ready)
                 try:
                     answer = ray.get(ready)

@@ -1,7 +1,8 @@
 """Starts a local Ray, for the service and for the jobs. Importing this module does not import Ray.
 
 It uses a private API, written against ray 2.60.0; tests/serve/test_ray_start.py fails when it is gone: the methods of
-``ray._private.node.Node`` that start the dashboard's process and the autoscaler's.
+``ray._private.node.Node`` that start the dashboard's process and the autoscaler's, and the node of this process, which
+knows its dead ones.
 """
 
 import errno
@@ -36,6 +37,8 @@ _SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
 #: Below it lies /ray/session_<date and time>_<pid, up to seven digits>/sockets/plasma_store, and Linux allows a socket
 #: 107 bytes.
 _LONGEST_TMPDIR = 39
+#: Those of Ray's processes that all others need, by Ray's names.
+_NEEDED = {"gcs_server", "raylet"}
 #: Where the processes of a local Ray meet, and how long a machine may take to reach itself.
 _LOOPBACK, _LOOPBACK_S = "127.0.0.1", 10.0
 
@@ -92,6 +95,22 @@ def _check_here() -> None:
             f"{_LOOPBACK}: Ray's processes cannot reach each other there ({error.strerror or error}); expected the "
             "interface lo to be up: ip link set lo up"
         ) from None
+
+
+def check_ray() -> None:
+    """Raise ``UserError`` if a process of the Ray that was started here has ended, without which nothing goes on.
+
+    Ray itself neither starts it again nor says so: jobs would wait for ever, and a service keep the replicas that are
+    left.
+    """
+    from ray._private import worker
+
+    ended = worker._global_node.dead_processes() if worker._global_node else []
+    for name in sorted(_NEEDED.intersection(name for name, _ in ended)):
+        raise UserError(
+            f"Ray's process {name} has ended, and nothing goes on without it (the system kills processes for which it "
+            "has no memory)"
+        )
 
 
 def stop_ray() -> None:

@@ -7,7 +7,7 @@ A mistake in the configuration ends it with one line and exit code 2, before any
 
 import dataclasses
 import os
-import threading
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +21,10 @@ from serve.launch import (
     read_service_config,
     running,
 )
+from serve.ray_start import check_ray
+
+#: How often to see whether Ray still runs.
+_LOOK_S = 1.0
 
 
 def main() -> int:
@@ -60,7 +64,7 @@ def loopback_only() -> None:
 
 
 def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
-    """Serve until a signal ends the process. Raises ``UserError`` before anything is started."""
+    """Serve until a signal ends the process. Raises ``UserError`` before anything is started, or when Ray has ended."""
 
     def progress(line: str) -> None:
         print(f"{line} …", flush=True)
@@ -69,7 +73,9 @@ def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
         write_address(started.url)
         print(f"metrics at {started.metrics}, logs in {started.logs}")
         print(f"serving {', '.join(config.args.models)} at {started.url}/v1 (Ctrl-C stops)", flush=True)
-        threading.Event().wait()
+        while True:
+            check_ray()
+            time.sleep(_LOOK_S)
 
 
 def write_address(url: str) -> None:

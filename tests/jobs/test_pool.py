@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,23 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
     )
     assert deaths.read_text().split() == ["one"] * 2
     assert results == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_shard_is_not_waited_for_once_ray_has_ended(monkeypatch, tmp_path: Path):
+    """The system kills processes for which it has no memory: its raylet's workers went, and no other ever came."""
+    begun = tmp_path / "begun"
+
+    def work(seconds: float) -> None:
+        begun.touch()
+        time.sleep(seconds)
+
+    def check_ray() -> None:
+        if begun.exists():
+            raise UserError("Ray's process raylet has ended")
+
+    monkeypatch.setattr("jobs.cluster.check_ray", check_ray)
+    with pytest.raises(UserError, match="raylet has ended"):
+        run_shards(lambda: work, {0: 3600}, lambda *_: None, LightWorkersSection(num_workers=1))
 
 
 def test_a_worker_whose_processes_find_no_gpus_on_this_machine_is_refused():

@@ -197,7 +197,7 @@ def test_a_service_that_listens_says_where_to_the_image_s_health_check(tmp_path,
     """Ray Serve answers it beside the application, whatever the application's route is."""
     started = Started(f"https://0.0.0.0:9000{prefix}", "metrics", tmp_path)
     monkeypatch.setattr(run, "running", lambda *_, **__: nullcontext(started))
-    monkeypatch.setattr("threading.Event.wait", interrupt)
+    monkeypatch.setattr(run, "check_ray", interrupt)
     monkeypatch.setenv("PASTA_ADDRESS_FILE", str(tmp_path / "address"))
     with pytest.raises(KeyboardInterrupt):
         run.serve_until_stopped(_config(parser().parse_args([str(MODEL)]), tmp_path / "keys.yaml"), 0)

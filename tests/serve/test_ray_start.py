@@ -19,7 +19,7 @@ from ray._private.node import Node
 from pasta.errors import UserError
 from pasta.signals import Terminated
 from serve import ray_start
-from serve.ray_start import FREE_PORTS, few_processes, free_port, start_ray, stop_ray
+from serve.ray_start import FREE_PORTS, check_ray, few_processes, free_port, start_ray, stop_ray
 from tests.support.paths import ROOT
 
 PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_start.__doc__ or "")[1]
@@ -95,6 +95,19 @@ def test_a_machine_that_does_not_reach_itself_is_refused_before_ray_tries_for_ev
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was started"))
     with pytest.raises(UserError, match=r"^127\.0\.0\.1: .*\(Network is unreachable\).*ip link set lo up$"):
         start_ray(lambda: None, address="local")
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_process_that_ray_needs_and_that_has_ended_is_told(monkeypatch, name):
+    """The system has killed it: a job waited for its next worker for ever."""
+    assert hasattr(Node, "dead_processes"), gone("Node.dead_processes")
+    assert hasattr(ray._private.worker, "_global_node"), gone("worker._global_node")
+    ended = [("log_monitor", None)]
+    monkeypatch.setattr(ray._private.worker, "_global_node", SimpleNamespace(dead_processes=lambda: ended))
+    check_ray()
+    ended.append((name, None))
+    with pytest.raises(UserError, match=f"^Ray's process {name} has ended, "):
+        check_ray()
 
 
 def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
