@@ -72,7 +72,8 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
                 raise
             if last_try:
                 raise UserError(
-                    "Ray did not start in two times 30 s: this machine is too busy, or its memory is full"
+                    "Ray did not start in two times 30 s: this machine is too busy, or has too little memory or too "
+                    "few processes (ulimit -u)"
                 ) from error
             ray.shutdown()
             on_retry()
