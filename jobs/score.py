@@ -94,7 +94,8 @@ def run(
         return 0
     verdicts = judgements(config, restart=rejudge)
     samples = sample_shards(config.samples)
-    is_whole = verdicts.is_done and not _lost(verdicts, samples)
+    lost = _lost(verdicts, samples) if verdicts.is_done else []
+    is_whole = verdicts.is_done and not lost
     api_key = None if is_whole else judge_key(config.judge)
     if not is_whole:
         check_asked(config.judge, (record["messages"] for record in iter_records(samples)))
@@ -111,8 +112,7 @@ def run(
     with stage_run(config, output, resumes=resumes, option=option) as job:
         if not is_whole:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
-                if verdicts.is_done:
-                    lost = _lost(verdicts, samples)
+                if lost:
                     named = ", ".join(path.name for path in lost)
                     print(f"{config.name}: {verdicts.output_dir}: {named}: lost, judged again", flush=True)
                     for path in lost:

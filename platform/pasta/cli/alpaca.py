@@ -65,18 +65,20 @@ def export(directory: Path, method: str, out: Path, generator: str | None) -> in
     UserError."""
     evaluation = read_evaluation(directory)
     outputs = outputs_of(evaluation, method, generator)
-    told = [f"{len(outputs)} outputs of {outputs[0].generator} written to {out}"]
-    told += [f"{directory}: {gap}; what is there is exported" for gap in evaluation.lacks()]
+    told = [f"{directory}: {gap}; what is there is exported" for gap in evaluation.lacks()]
     if not is_complete(outputs):
         told.append(
             "they are not AlpacaEval's 805: compare them with outputs to the same prompts (--reference_outputs)"
         )
     if str(out) == "-":
         sys.stdout.buffer.write(outputs_json(outputs).encode())
-        told.pop(0)
+        stream = sys.stderr
     else:
         write_whole(out, outputs_json(outputs))
-    print("\n".join(told), file=sys.stderr if str(out) == "-" else sys.stdout)
+        print(f"{len(outputs)} outputs of {outputs[0].generator} written to {out}")
+        stream = sys.stdout
+    for line in told:
+        print(line, file=stream)
     return 0
 
 

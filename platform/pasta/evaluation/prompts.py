@@ -109,10 +109,10 @@ def _read_files(source: Path) -> Iterator[Prompt]:
             yield from (Prompt(record["messages"]) for record in evaluation.answers)
             return
         check_all_shards(source, "prompts.source")
-        # An annotate stage keeps its rejects beside the records that are valid.
-        files = annotated_files(source) or sorted(source.glob("*.jsonl"))
         if manifest.stage == "sample":
             files = sample_shards(source, "prompts.source")
+        else:  # an annotate stage keeps its rejects beside the records that are valid
+            files = annotated_files(source) or sorted(source.glob("*.jsonl"))
     for file in files:
         lines = read_lines(file, key="prompts.source", expected="atlas, a JSONL file or a stage's directory")
         first = next((line for _, line in numbered(lines)), b"")
