@@ -25,7 +25,7 @@ from pasta.engine.recording import (
     LaterSteps,
     StepLoop,
     frozen,
-    no_constants,
+    preserved_attributes,
     recorded_forward,
 )
 from pasta.engine.request import EngineConfig
@@ -106,8 +106,8 @@ class DeviceState:
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
         #: Both recorded, and the loops over them, as each is first needed.
         self._recorded: dict[bool, torch.jit.ScriptModule] = {}
-        #: The weights that are constants in neither.
-        self._no_constants: dict[bool, set[str]] = {}
+        #: The names of the weights that are constants in neither.
+        self._preserved: dict[bool, set[str]] = {}
         self._loops: dict[bool, Callable[..., list[Tensor]]] = {}
         self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
@@ -202,16 +202,16 @@ class DeviceState:
     def weights_changed(self) -> None:
         """Have what is recorded frozen again before its next use if weights have become equal that are constants in it:
         TorchScript would make one of them, for good."""
-        for flat, kept in self._no_constants.items():
-            if not kept.issuperset(no_constants(self._recorded[flat])):
+        for flat, kept in self._preserved.items():
+            if not kept.issuperset(preserved_attributes(self._recorded[flat])):
                 self.forwards.pop(flat, None)
                 self._loops.pop(flat, None)
 
     def _frozen(self, module: nn.Module, *, flat: bool) -> Any:
         """``module``, which is the recorded forward or runs it, with all weights as constants that may be."""
-        names = set(no_constants(self._recorded[flat]))
+        names = set(preserved_attributes(self._recorded[flat]))
         others = flat in self.forwards or flat in self._loops
-        self._no_constants[flat] = names & self._no_constants[flat] if others else names
+        self._preserved[flat] = names & self._preserved[flat] if others else names
         return frozen(module)
 
     def _forward(self) -> Forward:

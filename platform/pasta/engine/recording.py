@@ -68,10 +68,10 @@ def frozen(module: nn.Module) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, too
         script = torch.jit.script(module).eval()
-        return torch.jit.freeze(script, preserved_attrs=no_constants(script))
+        return torch.jit.freeze(script, preserved_attrs=preserved_attributes(script))
 
 
-def no_constants(module: nn.Module) -> list[str]:
+def preserved_attributes(module: nn.Module) -> list[str]:
     """The names of the weights that ``frozen`` leaves attributes: those that equal one before them, and parameters that
     are vectors; the kernels' norms have buffers."""
     names: list[str] = []
