@@ -379,6 +379,8 @@ def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
     latest = max(manifests, key=lambda manifest: manifest.finished, default=None)
     if latest is None:
         return "to run, not done yet"
+    if output.made(latest):
+        return "to run: a part of the last one is gone"
     return f"to run: the last one had {output.difference(latest)}"
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
+from pasta.engine.head_files import WEIGHTS
 from pasta.errors import CutShort, first_line
 from pasta.files import full_disk_told
 from pasta.stages.lock import sole_writer
@@ -59,8 +60,11 @@ def fit(
         if not stage.is_resumed and (others := stage.unfinished_others()):
             print(f"{config.name}: {starts_anew(others)}", flush=True)
         stage.start(data_dir)
+        had_heads = (config.output_dir / WEIGHTS).is_file()
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")
+    if had_heads and not (config.output_dir / WEIGHTS).is_file():
+        print(f"{config.name}: the draft heads there were of the model before, and are gone with it")
     tell_changed(config.name, stage)
 
 

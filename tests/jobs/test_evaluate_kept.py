@@ -283,6 +283,18 @@ def test_what_a_finished_evaluation_has_lost_is_made_again_alone(bench, monkeypa
     assert "nothing to do" in capsys.readouterr().out
 
 
+def test_a_finished_evaluation_whose_answers_are_gone_is_made_again(bench, capsys):
+    bench.run()
+    (bench.out / "answers.jsonl").unlink()
+    bench.forget()
+    capsys.readouterr()
+    bench.run()
+    assert "the answers to all prompts are gone, and made again" in capsys.readouterr().out
+    assert len(bench.decoded) == PROMPTS
+    bench.run()
+    assert "nothing to do" in capsys.readouterr().out
+
+
 def test_judging_again_leaves_a_finished_evaluation_of_other_answers_alone(bench):
     bench.run()
     bench.forget()

@@ -163,11 +163,14 @@ def test_a_model_that_was_made_is_unchanged_with_other_steps_of_logging(tmp_path
     place = tmp_path / "out" / f"sft-{made.identity[:8]}"
     place.mkdir(parents=True)
     write_manifest(place, made)
+    (place / "model.safetensors").touch()
     recipe = yaml.safe_load(path.read_text())
     recipe["stages"]["sft"]["set"] = {"schedule.log_steps": 5, "schedule.keep_checkpoints": 1}
     recipe |= {"rounds": 0, "round": {}}
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     assert plan(path, capsys, monkeypatch)["sft"] == f"unchanged, in {place}"
+    (place / "model.safetensors").unlink()
+    assert plan(path, capsys, monkeypatch)["sft"] == "to run: a part of the last one is gone"
 
 
 def test_before_anything_ran_the_plan_says_what_waits_for_what(tmp_path, capsys, monkeypatch):

@@ -16,7 +16,7 @@ from ray.exceptions import ActorDiedError
 
 from jobs import preference, sft, training
 from pasta.config import parse_config, to_dict
-from pasta.engine.head_files import SETTINGS
+from pasta.engine.head_files import SETTINGS, WEIGHTS
 from pasta.errors import CutShort, UserError
 from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
@@ -185,10 +185,48 @@ def test_ctrl_c_at_any_line_before_the_first_step_says_once_how_to_go_on(
 
 def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
-    config.output_dir.mkdir()
-    write_manifest(config.output_dir, sft.stage(config).to_manifest({}, "v1"))
+    finish(sft.stage(config))
     assert sft.stage(config).is_done
     stops_being_done_at_the_first_checkpoint(config, tmp_path)
+
+
+def finish(stage: TrainingStage, version: str = "v1") -> None:
+    """Leave what a finished run leaves: draft heads, or a model with its manifest."""
+    stage.output_dir.mkdir(exist_ok=True)
+    if isinstance(stage, HeadsStage):
+        made = {"identity": stage.identity, "answers": stage.answers, "code_version": version}
+        write_json(stage.output_dir / SETTINGS, made)
+        (stage.output_dir / WEIGHTS).touch()
+    else:
+        write_manifest(stage.output_dir, stage.to_manifest({}, version))
+        (stage.output_dir / "model.safetensors").touch()
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_what_has_lost_its_weights_is_not_done(tmp_path: Path, heads: bool) -> None:
+    """Nothing was left to do, said the command, and the next one found no weights."""
+    values = sft_dict(tmp_path)
+    if heads:
+        values |= {"draft_heads": {"depth": 2, "width": 16}}
+        values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    finish(sft.stage(config))
+    assert sft.stage(config).is_done
+    (config.output_dir / (WEIGHTS if heads else "model.safetensors")).unlink()
+    assert not sft.stage(config).is_done
+
+
+@pytest.mark.slow
+def test_a_new_model_without_the_draft_heads_of_the_one_before_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers came more slowly, and nothing had said why."""
+    config = sft_config(tmp_path)
+    monkeypatch.setattr(training, "_fit", lambda *_: (config.output_dir / WEIGHTS).unlink())
+    write_json(config.output_dir / "model_card.json", {})
+    (config.output_dir / WEIGHTS).touch()
+    sft.run(config)
+    assert "the draft heads there were of the model before, and are gone with it" in capsys.readouterr().out
 
 
 def stops_being_done_at_the_first_checkpoint(config: SftConfig, directory: Path) -> None:
@@ -203,11 +241,7 @@ def stops_being_done_at_the_first_checkpoint(config: SftConfig, directory: Path)
     assert not stage.restarts
     assert not sft.stage(config).is_done
     # The new model is not replaced by a checkpoint that follows it.
-    again = sft.stage(config, restart=True)
-    if isinstance(again, HeadsStage):
-        write_json(config.output_dir / SETTINGS, {"identity": again.identity, "new": True})
-    else:
-        write_manifest(config.output_dir, again.to_manifest({}, "v2"))
+    finish(sft.stage(config, restart=True), "v2")
     stage.replace()
     assert sft.stage(config).is_done
     assert not stage.restarts
@@ -218,7 +252,7 @@ def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path
     values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
     values["model"] = {"init_from": str(model)}
     config = parse_config(values, SftConfig, "tiny.yaml")
-    write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
+    finish(sft.stage(config))
     assert sft.stage(config).is_done
     stops_being_done_at_the_first_checkpoint(config, tmp_path)
 
@@ -293,14 +327,11 @@ def test_a_model_of_data_that_were_made_again_since_is_not_done(tmp_path: Path, 
     if heads:
         values |= {"draft_heads": {"depth": 2, "width": 16}}
         values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
-    made, out = tmp_path / "annotated", Path(values["output_dir"])
+    made = tmp_path / "annotated"
     shard = annotated_by_a_stage(values, made)
     config = parse_config(values, SftConfig, "tiny.yaml")
     stage = sft.stage(config)
-    if heads:
-        write_json(out / SETTINGS, {"identity": stage.identity, "answers": stage.answers})
-    else:
-        write_manifest(out, stage.to_manifest({}, "v1"))
+    finish(stage)
     assert sft.stage(config).is_done
     lines = shard.read_text()
     shard.write_text("\n".join(lines.splitlines()[1:]) + "\n")
@@ -338,7 +369,7 @@ def test_a_model_is_done_whatever_steps_it_was_logged_and_saved_at(tmp_path: Pat
         parse_config(values | {"schedule": steps}, SftConfig, "tiny.yaml")
         for steps in ({"log_steps": 1, "save_steps": 3}, {"log_steps": 2, "save_steps": 0})
     )
-    before.output_dir.mkdir()
+    finish(sft.stage(before))
     for made in (sft.stage(before), as_earlier(sft.stage(before), before)):
         write_manifest(before.output_dir, made.to_manifest({}, "v1"))
         assert sft.stage(after).is_done
@@ -352,6 +383,7 @@ def test_draft_heads_are_done_whatever_steps_they_were_logged_and_saved_at(tmp_p
     values["model"] = {"init_from": str(model)}
     before = parse_config(values, SftConfig, "tiny.yaml")
     after = parse_config(values | {"schedule": {"log_steps": 2}}, SftConfig, "tiny.yaml")
+    finish(sft.stage(before))
     for made in (sft.stage(before), as_earlier(sft.stage(before), before)):
         write_json(model / SETTINGS, {"identity": made.identity, "config": to_dict(before)})
         assert sft.stage(after).is_done
@@ -361,8 +393,7 @@ def test_a_model_is_done_where_what_it_was_made_of_was_moved(tmp_path: Path) -> 
     values = sft_dict(tmp_path)
     values["model"] = {"init_from": str(save_tiny_model(tmp_path / "start"))}
     annotated_by_a_stage(values, tmp_path / "annotated")
-    made = sft.stage(parse_config(values, SftConfig, "tiny.yaml"))
-    write_manifest(Path(values["output_dir"]), made.to_manifest({}, "v1"))
+    finish(sft.stage(parse_config(values, SftConfig, "tiny.yaml")))
     for key, path in (("model", "start"), ("data", "annotated")):
         (tmp_path / path).rename(tmp_path / f"moved-{path}")
         name = {"model": "init_from", "data": "source"}[key]

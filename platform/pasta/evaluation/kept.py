@@ -35,6 +35,8 @@ class EvaluationOutput(StageOutput):
         #: What a finished one has lost since, in words: this run makes that alone.
         self.lost: list[str] = []
         if self.is_done and not rejudge:
+            if not (self.output_dir / ANSWERS).is_file():
+                self.lost = ["the answers to all prompts are gone"]
             with suppress(UserError):
                 self.lost = read_evaluation(self.output_dir).lacks(verdicts=True)
         if rejudge or self.lost:

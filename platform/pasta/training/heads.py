@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pasta.engine.families import read_model_config
-from pasta.engine.head_files import SETTINGS, HeadShape
+from pasta.engine.head_files import SETTINGS, WEIGHTS, HeadShape
 from pasta.engine.heads import DraftHeads, write_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
@@ -41,7 +41,7 @@ class HeadsStage(TrainingStage):
         return self.output_dir / SETTINGS
 
     def _found(self) -> Any:
-        if not self._settings.is_file():
+        if not self._settings.is_file() or not (self.output_dir / WEIGHTS).is_file():
             return None
         settings = read_json(self._settings)
         is_ours = self.is_known_as(

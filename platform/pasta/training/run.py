@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import to_dict
+from pasta.engine.snapshots import has_weights
 from pasta.errors import UserError
 from pasta.files import annotated_files, read_text, write_whole
 from pasta.rows import read_json, short_repr
@@ -179,9 +180,10 @@ class TrainingStage(Stage):
         self._replaced = None
 
     def _found(self) -> Any:
-        """What describes this run's model in ``output_dir``; None if there is none."""
+        """What describes this run's model in ``output_dir``; None if there is none, or if its weights are gone."""
         manifest = read_manifest(self.output_dir)
-        return manifest if manifest is not None and self.made(manifest) else None
+        is_ours = manifest is not None and self.made(manifest) and has_weights(self.output_dir)
+        return manifest if is_ours else None
 
     def _forget_output(self) -> None:
         (self.output_dir / MANIFEST).unlink()
