@@ -47,6 +47,16 @@ def test_no_compiler_is_one_line(monkeypatch, tmp_path, compiler, told):
     assert not list(tmp_path.iterdir()), "nothing half made stays"
 
 
+def test_a_disk_that_is_full_is_what_a_failed_build_says(monkeypatch, tmp_path):
+    """ "ld returned 1 exit status" helped nobody."""
+    said = "ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status\n"
+    monkeypatch.setattr(kernels, "why_not_here", lambda: "")
+    monkeypatch.setattr(kernels, "library", lambda: tmp_path / "kernels.so")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stderr=said))
+    with pytest.raises(UserError, match="failed: No space left on device"):
+        kernels.build_extension()
+
+
 def test_another_cpu_is_told_why(monkeypatch):
     monkeypatch.setattr(kernels, "cpu_has", lambda *features: False)
     with pytest.raises(UserError, match="this CPU lacks their instructions"):

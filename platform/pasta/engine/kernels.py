@@ -163,10 +163,12 @@ def build_extension() -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
+            # The linker's own words, "failed: No space left on device", stand before "error: ld returned 1".
+            lines = [line.strip() for line in done.stderr.splitlines()]
             said = next(
-                (line for line in done.stderr.splitlines() if "error" in line.lower()), "it said nothing"
+                (line for line in lines if "error" in line.lower() or "failed:" in line), "it said nothing"
             )
-            raise UserError(f"kernels: {command[0]} failed ({said.strip()}); decoding works without")
+            raise UserError(f"kernels: {command[0]} failed ({said}); decoding works without")
         os.replace(made, built)
     except OSError as error:
         raise UserError(f"kernels: {command[0]!r} cannot be run ({error}); decoding works without") from None
