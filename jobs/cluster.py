@@ -26,7 +26,7 @@ _CONNECT_S = 10.0
 def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
-    Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), and UserError if a local Ray has
+    Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), and CutShort if a local Ray has
     ended (``check_ray``): call it in loops that wait for Ray.
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A

@@ -20,6 +20,7 @@ from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
 from pasta.engine.head_files import WEIGHTS
 from pasta.errors import CutShort, first_line
 from pasta.files import full_disk_told
+from pasta.signals import interrupted_by
 from pasta.stages.lock import sole_writer
 from pasta.stages.run import starts_anew, tell_changed
 from pasta.training.config import TrainingConfig
@@ -27,6 +28,7 @@ from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
 from pasta.training.storage import open_url
 from serve.imports import uncollected
+from serve.ray_start import check_ray
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
@@ -50,9 +52,10 @@ def fit(
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
-    Raises a worker's UserError at once, CutShort if a disk is full or Ray Train's controller dies, and, once workers
-    have failed more often than ``max_failures``, CutShort if they died, else what they raise. A KeyboardInterrupt
-    passes through; the job, which has prepared the data too, tells the user how to go on (``resumable``).
+    Raises a worker's UserError at once, CutShort if a disk is full, or Ray or Ray Train's controller dies, and, once
+    workers have failed more often than ``max_failures``, CutShort if they died, else what they raise. A
+    KeyboardInterrupt passes through; the job, which has prepared the data too, tells the user how to go on
+    (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     # Runs of one configuration that write two models share a run's directory.
@@ -114,7 +117,8 @@ def _fit(
         without_helpers(trainer, local=is_local(address))
         end_at_mistakes(trainer)
         try:
-            trainer.fit()
+            with interrupted_by(check_ray):
+                trainer.fit()
         except TrainingFailedError as error:
             if (mistake := mistake_in(error)) is not None:
                 raise mistake from None

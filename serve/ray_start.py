@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.signals import Terminated, deferred_interrupt, handling
 
 #: The repository's root.
@@ -99,7 +99,7 @@ def _check_here() -> None:
 
 
 def check_ray() -> None:
-    """Raise ``UserError`` if a process of the Ray that was started here has ended, without which nothing goes on.
+    """Raise ``CutShort`` if a process of the Ray that was started here has ended, without which nothing goes on.
 
     Ray itself neither starts it again nor says so: jobs would wait for ever, and a service keep the replicas that are
     left.
@@ -108,7 +108,7 @@ def check_ray() -> None:
 
     ended = worker._global_node.dead_processes() if worker._global_node else []
     for name in sorted(_NEEDED.intersection(name for name, _ in ended)):
-        raise UserError(
+        raise CutShort(
             f"Ray's process {name} has ended, and nothing goes on without it (the system kills processes for which it "
             "has no memory)"
         )

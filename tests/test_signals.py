@@ -3,12 +3,20 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
 from jobs.arguments import run_benchmark
-from pasta.signals import Terminated, deferred_interrupt, ended_by_sigterm, handling, kept_interrupt
+from pasta.signals import (
+    Terminated,
+    deferred_interrupt,
+    ended_by_sigterm,
+    handling,
+    interrupted_by,
+    kept_interrupt,
+)
 from tests.support.interrupts import press_and_swallow, press_ctrl_c, send_sigterm
 
 
@@ -136,3 +144,22 @@ def test_a_benchmark_that_sigterm_ends_says_where_the_same_command_goes_on(tmp_p
     assert (
         capsys.readouterr().err == f"interrupted: the same command goes on from the records in {tmp_path}/\n"
     )
+
+
+def test_a_block_that_waits_is_left_when_what_it_waits_for_has_ended():
+    """Ray's raylet was killed: training went on waiting until Ray ended the process, without a word of how to go on."""
+    started = time.monotonic()
+
+    def check() -> None:
+        if time.monotonic() > started + 0.05:
+            raise OSError("it has ended")
+
+    with pytest.raises(OSError, match="it has ended"), interrupted_by(check, every_s=0.01):
+        time.sleep(60)
+
+
+def test_a_block_that_is_asked_about_ends_as_it_would():
+    with interrupted_by(lambda: None, every_s=0.001):
+        time.sleep(0.01)
+    with pytest.raises(KeyboardInterrupt), interrupted_by(lambda: None):
+        press_ctrl_c()

@@ -95,3 +95,42 @@ def kept_interrupt() -> Iterator[Callable[[], None]]:
             check()
             raise
         check()
+
+
+@contextlib.contextmanager
+def interrupted_by(check: Callable[[], None], every_s: float = 1.0) -> Iterator[None]:
+    """Raise what ``check`` raises within the block, which waits in code of others; asked in another thread.
+
+    A signal wakes the main thread there: SIGUSR1, so that nobody takes it for a Ctrl-C. Nothing is asked for a block in
+    another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over, found = threading.Event(), []
+
+    def ask() -> None:
+        while not over.wait(every_s):
+            try:
+                check()
+            except Exception as error:
+                found.append(error)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                return
+
+    def wake(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    thread = threading.Thread(target=ask, daemon=True)
+    with handling(signal.SIGUSR1, wake):
+        thread.start()
+        try:
+            try:
+                yield
+            finally:
+                over.set()
+                thread.join()
+        except BaseException:
+            if found:
+                raise found[0] from None
+            raise

@@ -16,7 +16,7 @@ import pytest
 import ray
 from ray._private.node import Node
 
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.signals import Terminated
 from serve import ray_start
 from serve.ray_start import FREE_PORTS, check_ray, few_processes, free_port, start_ray, stop_ray
@@ -106,7 +106,7 @@ def test_a_process_that_ray_needs_and_that_has_ended_is_told(monkeypatch, name):
     monkeypatch.setattr(ray._private.worker, "_global_node", SimpleNamespace(dead_processes=lambda: ended))
     check_ray()
     ended.append((name, None))
-    with pytest.raises(UserError, match=f"^Ray's process {name} has ended, "):
+    with pytest.raises(CutShort, match=f"^Ray's process {name} has ended, "):
         check_ray()
 
 
