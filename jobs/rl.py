@@ -21,7 +21,8 @@ from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts
 from pasta.rl.config import RlConfig
-from pasta.stages.records import Record
+from pasta.stages.progress import Progress
+from pasta.stages.records import Record, RecordFile
 from pasta.stages.run import nothing_to_do, resumable
 from pasta.stages.shards import split_into_shards
 from pasta.training.run import TrainingStage
@@ -117,12 +118,20 @@ def _check_places(config: RlConfig, address: str | None) -> None:
             )
 
 
-def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt]) -> list[Record]:
-    """The twin's answers, by an actor pool that ends before training begins."""
-    shards = split_into_shards(prompts, SHARD)
-    found: dict[int, list[Record]] = {}
-    run_shards(partial(_twin, config), shards, found.__setitem__, config.rollout.workers, address)
-    return [record for number in shards for record in found[number]]
+def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt], answers: RecordFile) -> None:
+    """Have the twin answer the prompts that have no record yet, by an actor pool that ends before training begins."""
+    left = [prompt for prompt in prompts if prompt.id not in answers]
+    progress = Progress(
+        f"{config.name}, answers of the twin", len(prompts), "prompts", len(prompts) - len(left)
+    )
+
+    def finished(number: int, records: list[Record]) -> None:
+        for record in records:
+            answers.add(record["id"], record)
+        progress.add(len(records))
+
+    make, shards = partial(_twin, config), split_into_shards(left, SHARD)
+    run_shards(make, shards, finished, config.rollout.workers, address)
 
 
 def _twin(config: RlConfig) -> Work:

@@ -1,5 +1,6 @@
 """What decides whether a run and its prepared prompts are those of before, and what it has cost."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from pasta.data.prompts import Prompt
 from pasta.errors import UserError
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rl import train
-from pasta.rl.train import check_config, inputs, prepare
+from pasta.rl.train import PROMPTS_FILE, check_config, inputs, prepare
+from pasta.rows import read_whole_rows
+from pasta.stages.records import Record, RecordFile
 from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.run import RunContext, TrainingStage
 from tests.engine.test_text_part import MODELS
@@ -44,8 +47,40 @@ def test_prepared_prompts_hold_the_tokenizer_of_the_model_that_is_trained(tmp_pa
         store_scheme(start, scheme)
         start.save_pretrained(config.model.init_from)
         tokenizer = check_config(config)
-        prepared = prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache")
+        prepared = prepare(config, tokenizer, [prompt], said(record), tmp_path / "cache")
         assert stored_scheme(AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)) == scheme
+
+
+def said(record: Record) -> Callable[[Sequence[Prompt], RecordFile], None]:
+    """A twin that says this."""
+    return lambda prompts, answers: answers.records.update({record["id"]: record})
+
+
+def test_a_twin_s_answers_outlive_a_run_that_is_cut_before_training(tmp_path: Path) -> None:
+    """It had answered thousands of prompts, and began with the first of them again."""
+    prompts = [Prompt([{"role": "user", "content": word}]) for word in ("tea", "milk", "salt")]
+    answered = {"text": "Tea.", "num_tokens": 2, "finish_reason": "stop"}
+    asked: list[str] = []
+
+    def answer(prompts: Sequence[Prompt], answers: RecordFile) -> None:
+        for prompt in prompts:
+            if prompt.id not in answers:
+                asked.append(prompt.id)
+                if len(asked) == 3:
+                    raise KeyboardInterrupt
+                record = {"id": prompt.id, "messages": prompt.messages, "prompt_ids": [1], "twin": answered}
+                answers.add(prompt.id, record)
+
+    config = rl_config(rl_dict(tmp_path))
+    tokenizer, cache = check_config(config), tmp_path / "cache"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, tokenizer, prompts, answer, cache)
+    prepared = prepare(config, tokenizer, prompts, answer, cache)
+    assert asked == [prompt.id for prompt in (*prompts, prompts[-1])]
+    assert [row["id"] for row in read_whole_rows(prepared.path / PROMPTS_FILE)] == [
+        each.id for each in prompts
+    ]
+    assert [*cache.iterdir()] == [prepared.path]
 
 
 def test_a_twin_that_is_trained_again_answers_again(tmp_path: Path) -> None:
@@ -58,7 +93,7 @@ def test_a_twin_that_is_trained_again_answers_again(tmp_path: Path) -> None:
     for day in (1, 1, 2):
         finished = f"2026-01-0{day}T00:00:00+00:00"
         write_manifest(twin, Manifest("sft", "0" * 16, {}, {}, "v1", {}, finished))
-        reused.append(prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache").reused)
+        reused.append(prepare(config, tokenizer, [prompt], said(record), tmp_path / "cache").reused)
     assert reused == [False, True, False]
 
 

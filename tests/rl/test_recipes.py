@@ -18,7 +18,7 @@ from pasta.lang import Codec, to_text
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Rollout, Weights
 from pasta.rl.train import check_config, prepare, train
-from pasta.stages.records import Record
+from pasta.stages.records import Record, RecordFile
 from pasta.training.run import RunContext
 from pasta.training.save import CARD
 from tests.judges.test_judges import reward_model
@@ -123,7 +123,12 @@ def test_a_recipe_takes_its_first_step(
     tokenizer = check_config(config)
     codec = Codec(tokenizer)
     prompts = read_prompts(PromptsSection("atlas", 2))
-    prepared = prepare(config, tokenizer, prompts, lambda asked: baselines(asked, codec), tmp_path / "data")
+
+    def answer(asked: Sequence[Prompt], answers: RecordFile) -> None:
+        for record in baselines(asked, codec):
+            answers.add(record["id"], record)
+
+    prepared = prepare(config, tokenizer, prompts, answer, tmp_path / "data")
     context = RunContext(prepared.path, tmp_path / "work", False, no_report)
     run_ranks(first_step, tmp_path / "ranks", config, context, model, count=1)
     assert load_model(str(tmp_path / "model"), device="cpu").num_parameters > 0

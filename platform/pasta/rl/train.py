@@ -32,7 +32,7 @@ from pasta.rl.config import RlConfig
 from pasta.rl.grpo import ThreadGrpoTrainer
 from pasta.rl.rollouts import Rollouts
 from pasta.rows import read_whole_rows
-from pasta.stages.records import Record, record_line
+from pasta.stages.records import Record, RecordFile, record_line
 from pasta.stages.stage import input_fingerprint, model_inputs, read_manifest
 from pasta.tracking import Tracker
 from pasta.training.fit import run_trainer
@@ -103,23 +103,27 @@ def prepare(
     config: RlConfig,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
-    answer: Callable[[Sequence[Prompt]], list[Record]],
+    answer: Callable[[Sequence[Prompt], RecordFile], None],
     cache_dir: Path,
 ) -> PreparedPrompts:
     """Write the prompts with the twin's answers under ``cache_dir``, or find them written.
 
-    ``answer`` gives the twin's records (``Baselines.answer``). Raises UserError if no prompt is left.
+    ``answer`` adds the twin's records of prompts by their ids (``Baselines.answer``) to those that a run which was cut
+    has left. Raises UserError if no prompt is left.
     """
 
     def write(directory: Path) -> dict[str, int]:
-        records = answer(prompts)
+        answers = RecordFile(answered, values)
+        answer(prompts, answers)
+        records = [answers.records[prompt.id] for prompt in prompts]
         kept = [record for record in records if not why_dropped(record)]
         if not kept:
             raise UserError(
                 f"prompts.source: {config.prompts.source}: no prompt is left of {len(records)}: the twin's answer is "
                 f"cut at limits.max_tokens={config.limits.max_tokens}, or the prompt is too long"
             )
-        (directory / PROMPTS_FILE).write_text("".join(map(record_line, kept)), encoding="utf-8")
+        lines = (record_line({key: record[key] for key in record if key != "key"}) for record in kept)
+        (directory / PROMPTS_FILE).write_text("".join(lines), encoding="utf-8")
         return {"num_prompts": len(kept), "num_left_out": len(records) - len(kept)}
 
     models = model_inputs({"twin": config.twin or config.model.init_from})
@@ -132,7 +136,9 @@ def prepare(
     }
     # The directory also holds the tokenizer that the model is trained and saved with.
     name = data_fingerprint(values, tokenizer)
+    answered = cache_dir / f"{name}.twin.jsonl"
     path, counts, reused = prepare_once(cache_dir / name, tokenizer, write)
+    answered.unlink(missing_ok=True)
     return PreparedPrompts(path=path, reused=reused, **counts)
 
 
