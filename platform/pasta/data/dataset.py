@@ -9,38 +9,43 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from datasets import concatenate_datasets, load_from_disk
-
 from pasta.data import atlas
 from pasta.data.annotate.finished import check_all_shards
-from pasta.data.atlas.corpus import Annotated, atlas_answers
-from pasta.data.atlas.plan import token_counter
+from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS
-from pasta.data.linearise import FORMS, Example, make_example, without_syncs
-from pasta.data.packing import to_dataset
+from pasta.data.encoding import (
+    COUNTS,
+    Encoded,
+    annotated,
+    in_processes,
+    make_encoder,
+    make_examples,
+    read_answers,
+)
+from pasta.data.linearise import Example
+from pasta.data.packing import join_saved, save_packed
 from pasta.data.sections import DataSection
 from pasta.errors import UserError
 from pasta.files import ANNOTATED, annotated_files, full_disk_told, writing
-from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, parse
-from pasta.lang.document import in_tens
+from pasta.lang import Codec
 from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
-from pasta.rows import asked, messages_of, placed, prompt_of, read_json, read_rows, text_of
+from pasta.rows import read_json
+from pasta.stages.progress import Progress
 
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
-_ROW = '{"messages": [{"role", "content"}], "annotated": text}'
+#: Answers that a process encodes at a time.
+BLOCK_ANSWERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,15 @@ class Prepared:
     num_other_lengths: int = 0
 
 
-def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
-    """Make the packed data set of ``options`` under ``cache_dir``, or find it made before.
+def prepare_data(
+    options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1, name: str = "data"
+) -> Prepared:
+    """Make the packed data set of ``options`` under ``cache_dir``, or find it made before. Where there is much of it,
+    says after ``name`` how far it is.
 
     Raises UserError for a missing, empty or broken JSONL file.
     """
-    write = partial(_write, options, tokenizer, num_processes)
+    write = partial(_write, options, tokenizer, num_processes, name)
     path, counts, reused = prepare_once(cache_dir / _fingerprint(options, tokenizer), tokenizer, write)
     return Prepared(path=path, reused=reused, **counts)
 
@@ -128,151 +136,119 @@ def data_files(source: Path) -> list[Path]:
     return files
 
 
-def read_jsonl(path: Path) -> Iterator[Annotated]:
-    """Messages and annotated answers of a JSONL file of ``{"messages": [...], "annotated": text form}``, or with
-    ``"prompt"``, a text, for a single message.
-
-    Raises UserError, naming the line, for a line that is not such an object.
-    """
-    for place, row in read_rows(path, key="data.source", expected="'atlas' or a JSONL file", row=_ROW):
-        with placed(place):
-            messages, text = asked(prompt_of(row) or messages_of(row)), text_of(row, "annotated")
-        with placed(f"{place}: annotated"):
-            document = parse(text)
-        yield messages, document
-
-
-class _Counter:
-    """Makes examples of annotated answers that fit a row; counts those that fit and those that do not.
-
-    Iterating raises UserError for an answer that has no tokens, numbered as in the source: ``before`` others stand
-    there before these.
-    """
-
-    def __init__(
-        self, annotated: Iterable[Annotated], codec: Codec, options: DataSection, before: int = 0
-    ) -> None:
-        self._annotated = annotated
-        self._before = before
-        self._codec = codec
-        self._options = options
-        self.counts = {"num_documents": 0, "num_tokens": 0, "num_targets": 0, "num_too_long": 0}
-
-    def __iter__(self) -> Iterator[Example]:
-        counts = self.counts
-        for messages, document in self._annotated:
-            counts["num_documents"] += 1
-            if not self._options.syncs:
-                document = without_syncs(document)
-            for form in FORMS[self._options.mode]:
-                try:
-                    example = make_example(self._codec, messages, document, form)
-                except CodecError as error:
-                    raise UserError(
-                        f"data.source: {self._options.source}: answer {self._before + counts['num_documents']}: {error}"
-                    ) from None
-                if len(example) > self._options.max_length:
-                    counts["num_too_long"] += 1
-                    continue
-                counts["num_tokens"] += len(example)
-                counts["num_targets"] += sum(label != IGNORE for label in example.shift_labels)
-                yield example
-
-
-def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: Path) -> dict[str, int]:
-    codec, train, held_out, num_eval_trained = Codec(tokenizer), directory / "train", None, 0
-    documents: list[Annotated] = []
+def _write(
+    options: DataSection, tokenizer: Any, num_processes: int, name: str, directory: Path
+) -> dict[str, int]:
     if options.source == ATLAS:
-        counts = _write_atlas(options, tokenizer, train, num_processes)
-        if options.eval_documents:
-            # The seed is the data's own: twins see the same held-out tasks.
-            tasks = atlas_answers(
-                options.seed, "heldout", options.eval_documents, codec=codec, talk=options.talk
-            )
-            held_out = _Counter(tasks, codec, options)
-    else:
-        files = data_files(Path(options.source))
-        read = itertools.chain.from_iterable(read_jsonl(path) for path in files)
-        documents = list(itertools.islice(read, options.documents))
-        if not documents:
-            raise UserError(f"data.source: {options.source}: no annotated answers in it")
-        if (cut := len(documents) - options.eval_documents) < 1:
-            raise UserError(
-                f"data.eval_documents: {options.eval_documents} of {len(documents)} answers of {options.source} are "
-                f"held out, which leaves none to train on; expected at most {len(documents) - 1}"
-            )
-        counts = _save(_Counter(documents[:cut], codec, options), options, train)
-        if cut < len(documents):
-            held_out = _Counter(documents[cut:], codec, options, before=cut)
-            trained = {json.dumps(messages) for messages, _ in documents[:cut]}
-            num_eval_trained = sum(json.dumps(messages) in trained for messages, _ in documents[cut:])
-    num_eval_rows = num_eval_too_long = 0
-    if held_out is not None:
-        rows = to_dataset(held_out, options.row_length)
-        num_eval_rows, num_eval_too_long = len(rows), held_out.counts["num_too_long"]
-        if num_eval_rows:
-            rows.save_to_disk(str(directory / "eval"))
-    estimated = () if options.mode == "sequential" else [document for _, document in documents]
-    chunks = [chunk for document in estimated for chunk in document.chunks()]
-    count_tokens = token_counter(codec)
+        return _write_atlas(options, tokenizer, num_processes, name, directory)
+    files = data_files(Path(options.source))
+    # Before the work, which takes a while: a line that is broken.
+    found = sum(1 for _ in map(annotated, itertools.islice(read_answers(files), options.documents)))
+    if not found:
+        raise UserError(f"data.source: {options.source}: no annotated answers in it")
+    if (cut := found - options.eval_documents) < 1:
+        raise UserError(
+            f"data.eval_documents: {options.eval_documents} of {found} answers of {options.source} are "
+            f"held out, which leaves none to train on; expected at most {found - 1}"
+        )
+    rows = itertools.islice(read_answers(files), found)
+    counts, prompts = Counter[str](), set[bytes]()
+    blocks = range(0, cut, BLOCK_ANSWERS)
+    progress = Progress(name, cut, "answers") if len(blocks) > 1 else None
+    make = partial(make_encoder, options, tokenizer)
+
+    def examples() -> Iterator[Example]:
+        taken = ((first, list(itertools.islice(rows, min(BLOCK_ANSWERS, cut - first)))) for first in blocks)
+        for encoded in in_processes(make, taken, min(num_processes, len(blocks))):
+            counts.update(encoded.counts)
+            prompts.update(encoded.prompts)
+            yield from encoded.examples
+            if progress is not None:
+                progress.add(encoded.counts["num_documents"])
+
+    num_rows = _save(examples(), options, counts, directory / "train")
+    left = list(rows)
+    held_out = make()((cut, left)) if left else Encoded([], Counter(), [])
     return {
-        **counts,
-        "num_rows": len(load_from_disk(str(train))),
-        "num_eval_rows": num_eval_rows,
-        "num_eval_too_long": num_eval_too_long,
-        "num_eval_trained": num_eval_trained,
-        "num_chunks": len(chunks),
-        "num_other_lengths": sum(chunk.tokens != in_tens(count_tokens(chunk.items)) for chunk in chunks),
+        **{key: counts[key] for key in COUNTS},
+        **{key: counts[key] + held_out.counts[key] for key in ("num_chunks", "num_other_lengths")},
+        "num_rows": num_rows,
+        "num_eval_rows": save_packed(held_out.examples, options.row_length, directory / "eval"),
+        "num_eval_too_long": held_out.counts["num_too_long"],
+        "num_eval_trained": sum(prompt in prompts for prompt in held_out.prompts),
     }
 
 
-def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:
-    rows = to_dataset(examples, options.row_length)
-    if not len(rows):
+def _save(
+    examples: Iterable[Example], options: DataSection, counts: Mapping[str, int], directory: Path
+) -> int:
+    """Save the rows of examples, whose making fills ``counts``; returns how many rows there are."""
+    num_rows = save_packed(examples, options.row_length, directory)
+    if not num_rows:
         raise UserError(
             f"data.source: {options.source}: no example to train on: all "
-            f"{examples.counts['num_too_long']} are longer than data.max_length={options.max_length}"
+            f"{counts['num_too_long']} are longer than data.max_length={options.max_length}"
         )
-    rows.save_to_disk(str(directory))
-    return examples.counts
+    return num_rows
 
 
-def _write_atlas(options: DataSection, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
+def _write_atlas(
+    options: DataSection, tokenizer: Any, num_processes: int, name: str, directory: Path
+) -> dict[str, int]:
     """The training rows, made in shards: shard i has a seed of its own, so that any number of processes agree."""
     assert options.documents is not None
-    sizes = [
-        min(SHARD_DOCUMENTS, options.documents - first)
-        for first in range(0, options.documents, SHARD_DOCUMENTS)
-    ]
+    firsts = range(0, options.documents, SHARD_DOCUMENTS)
+    sizes = [min(SHARD_DOCUMENTS, options.documents - first) for first in firsts]
     assert len(sizes) <= MAX_SHARDS
-    shards = [directory.parent / f"shard-{index}" for index in range(len(sizes))]
-    write = partial(_write_shard, options, tokenizer)
-    workers = min(num_processes, len(sizes))
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            counts = list(pool.map(write, range(len(sizes)), sizes, shards))
-    else:
-        counts = list(map(write, range(len(sizes)), sizes, shards))
-    concatenate_datasets([load_from_disk(str(shard)) for shard in shards]).save_to_disk(str(directory))
-    for shard in shards:
-        shutil.rmtree(shard)
-    return {key: sum(count[key] for count in counts) for key in counts[0]}
+    shards = [directory / f"shard-{index}" for index in range(len(sizes))]
+    tasks = zip(range(len(sizes)), sizes, shards, strict=True)
+    progress = Progress(name, options.documents, "answers") if len(sizes) > 1 else None
+    counts = Counter[str]()
+    for found in in_processes(
+        partial(_make_shards, options, tokenizer), tasks, min(num_processes, len(sizes))
+    ):
+        counts.update(found)
+        if progress is not None:
+            progress.add(found["num_documents"])
+    join_saved(shards, directory / "train")
+    held_out = Counter[str]()
+    num_eval_rows = 0
+    if options.eval_documents:
+        codec = Codec(tokenizer)
+        # The seed is the data's own: twins see the same held-out tasks.
+        answers = atlas_answers(
+            options.seed, "heldout", options.eval_documents, codec=codec, talk=options.talk
+        )
+        examples = make_examples(answers, codec, options, held_out)
+        num_eval_rows = save_packed(examples, options.row_length, directory / "eval")
+    return {
+        **{key: counts[key] for key in (*COUNTS, "num_rows")},
+        "num_eval_rows": num_eval_rows,
+        "num_eval_too_long": held_out["num_too_long"],
+    }
 
 
-def _write_shard(
-    options: DataSection, tokenizer: Any, index: int, size: int, directory: Path
-) -> dict[str, int]:
+def _make_shards(
+    options: DataSection, tokenizer: Any
+) -> Callable[[tuple[int, int, Path]], Mapping[str, int]]:
     codec = Codec(tokenizer)
-    tasks = atlas_answers(
-        options.seed * MAX_SHARDS + index,
-        "train",
-        size,
-        codec=None if options.mode == "sequential" else codec,
-        mixture=options.mixture,
-        echo=options.echo,
-        talk=options.talk,
-    )
-    return _save(_Counter(tasks, codec, options), options, directory)
+
+    def work(task: tuple[int, int, Path]) -> Mapping[str, int]:
+        index, size, directory = task
+        answers = atlas_answers(
+            options.seed * MAX_SHARDS + index,
+            "train",
+            size,
+            codec=None if options.mode == "sequential" else codec,
+            mixture=options.mixture,
+            echo=options.echo,
+            talk=options.talk,
+        )
+        counts = Counter[str]()
+        num_rows = _save(make_examples(answers, codec, options, counts), options, counts, directory)
+        return {**counts, "num_rows": num_rows}
+
+    return work
 
 
 def _fingerprint(options: DataSection, tokenizer: Any) -> str:

@@ -6,11 +6,13 @@ same code that the engine uses.
 
 import bisect
 import itertools
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 
 from pasta.data.linearise import Example
 
@@ -28,6 +30,8 @@ FEATURES = Features(
 )
 # Windows bound the memory: best fit needs many lengths to choose from, but not the whole corpus.
 WINDOW = 4096
+#: Rows of a data set that are in memory at once as it is written.
+PART_ROWS = 2000
 
 
 def pack(lengths: Sequence[int], row_length: int) -> list[list[int]]:
@@ -80,7 +84,34 @@ def packed_rows(examples: Iterable[Example], row_length: int) -> Iterator[dict[s
 
 def to_dataset(examples: Iterable[Example], row_length: int) -> Dataset:
     """A packed data set in memory."""
-    rows = list(packed_rows(examples, row_length))
+    return _dataset(list(packed_rows(examples, row_length)))
+
+
+def save_packed(examples: Iterable[Example], row_length: int, directory: Path) -> int:
+    """Write a packed data set to ``directory``, part by part, so that any number of rows fits into the memory; returns
+    how many there are. Of none nothing is written."""
+    rows, parts = packed_rows(examples, row_length), list[Path]()
+    num_rows = 0
+    while part := list(itertools.islice(rows, PART_ROWS)):
+        parts.append(directory.with_name(f"{directory.name}-part-{len(parts)}"))
+        _dataset(part).save_to_disk(str(parts[-1]))
+        num_rows += len(part)
+    if parts:
+        join_saved(parts, directory)
+    return num_rows
+
+
+def join_saved(parts: Sequence[Path], directory: Path) -> None:
+    """Put data sets on disk together in ``directory``, and delete them."""
+    if len(parts) == 1:
+        parts[0].rename(directory)
+        return
+    concatenate_datasets([load_from_disk(str(part)) for part in parts]).save_to_disk(str(directory))
+    for part in parts:
+        shutil.rmtree(part)
+
+
+def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
     return Dataset.from_dict({name: [row[name] for row in rows] for name in FEATURES}, features=FEATURES)
 
 

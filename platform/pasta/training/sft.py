@@ -72,7 +72,7 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
             f"optimisation.deepspeed: {config.optimisation.deepspeed}: under ZeRO-3 PEFT cannot train the rows of "
             f"tokens that are new to {config.model.init_from}; expected a file of stage 2 or less"
         )
-    return prepare_data(config.data, tokenizer, cache_dir, num_processes)
+    return prepare_data(config.data, tokenizer, cache_dir, num_processes, f"{config.name}, data")
 
 
 def train(config: SftConfig, context: RunContext) -> dict[str, float]:
