@@ -44,6 +44,7 @@ from pasta.stages.progress import Progress
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
+_BLOCK_BYTES = 1 << 20
 #: Answers that a process encodes at a time.
 BLOCK_ANSWERS = 1000
 
@@ -262,7 +263,9 @@ def _fingerprint(options: DataSection, tokenizer: Any) -> str:
         try:
             digest = hashlib.sha256()
             for path in data_files(Path(options.source)):
-                digest.update(path.read_bytes())
+                with path.open("rb") as file:
+                    while block := file.read(_BLOCK_BYTES):
+                        digest.update(block)
             values["content"] = digest.hexdigest()
         except OSError:
             raise UserError(

@@ -6,6 +6,7 @@ that cannot be read are returned as :class:`Broken`, so that they can be counted
 
 import codecs
 import contextlib
+import functools
 import glob
 import itertools
 import json
@@ -151,6 +152,8 @@ def plan_shards(
     shards = [Shard(index, *each) for index, each in enumerate(ranges)]
     records = itertools.chain.from_iterable(read_source_shard(shard, source) for shard in shards)
     first = list(itertools.islice(records, _PEEKED))
+    for kept in (_array, _row_group, _load_dataset):  # by workers, not here
+        kept.cache_clear()
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
         others = f" (nor could any of the first {len(first)} records be read)" if len(first) > 1 else ""
@@ -205,7 +208,7 @@ def _ranges(source: SourceSection, size: int, empty: list[Path]) -> Iterator[Ran
         assert source.records is not None
         yield from _cut("atlas", ATLAS, source.records, size)
     elif not files or files[0].is_dir():
-        yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
+        yield from _cut("dataset", source.path, len(_dataset_of(source)), size)
     else:
         for file in files:
             holds_records = False
@@ -221,7 +224,7 @@ def _cut_file(file: Path, size: int) -> Iterator[Range]:
     if kind == "jsonl":
         yield from _cut_lines(file, size)
     elif kind == "json":
-        yield from _cut("json", str(file), len(_load_array(file)), size)
+        yield from _cut("json", str(file), len(_array(file, *_version(str(file)))), size)
     else:
         with _parquet(file) as table:
             yield from _cut("parquet", str(file), table.metadata.num_rows, size)
@@ -281,12 +284,21 @@ def _parse_line(line: bytes, place: str) -> Any:
 
 
 def _read_json(shard: Shard, source: SourceSection) -> Placed:
-    values = _load_array(Path(shard.path))
+    values = _array(Path(shard.path), *_version(shard.path))
     for number in range(shard.start, shard.start + shard.count):
         yield f"{shard.path}:record {number + 1}", values[number]
 
 
-def _load_array(file: Path) -> list[Any]:
+def _version(path: str) -> tuple[int, int]:
+    """What tells that a file has changed. Raises UserError if it is not there."""
+    with reading(path, key=_KEY):
+        stat = os.stat(path)
+    return stat.st_mtime_ns, stat.st_size
+
+
+# The next shard of a process is most often one of the same file: to parse 600 MB of JSON for each takes hours.
+@functools.lru_cache(maxsize=1)
+def _array(file: Path, *version: int) -> list[Any]:
     hint = "an array of records, or one record a line in a .jsonl file"
     try:
         values = read_json(file, key=_KEY, expected=hint)
@@ -307,10 +319,17 @@ def _read_parquet(shard: Shard, source: SourceSection) -> Placed:
             rows = table.metadata.row_group(group).num_rows
             if begin < end and begin + rows > shard.start:
                 first = max(shard.start - begin, 0)
-                part = table.read_row_group(group).slice(first, min(end - begin, rows) - first)
+                found = _row_group(shard.path, group, *_version(shard.path))
+                part = found.slice(first, min(end - begin, rows) - first)
                 for number, value in enumerate(part.to_pylist(), start=begin + first + 1):
                     yield f"{shard.path}:row {number}", value
             begin += rows
+
+
+@functools.lru_cache(maxsize=1)
+def _row_group(path: str, group: int, *version: int) -> Any:
+    with _parquet(Path(path)) as table:
+        return table.read_row_group(group)
 
 
 @contextlib.contextmanager
@@ -329,40 +348,38 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 
 def _read_dataset(shard: Shard, source: SourceSection) -> Placed:
-    rows = _load_dataset(source).select(range(shard.start, shard.start + shard.count))
+    rows = _dataset_of(source).select(range(shard.start, shard.start + shard.count))
     for number, value in enumerate(rows, start=shard.start + 1):
         yield f"{shard.path}:{source.split}:{number}", value
 
 
-def _load_dataset(source: SourceSection) -> Any:
+def _dataset_of(source: SourceSection) -> Any:
+    return _load_dataset(source.path, source.subset, source.split, source.revision)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_dataset(path: str, subset: str | None, split: str, revision: str | None) -> Any:
     """A Hub data set or one saved to disk. Raises UserError, in one line, when it cannot be had."""
     import datasets
 
     datasets.disable_progress_bars()
     logging.getLogger("datasets").setLevel(logging.ERROR)
     try:
-        if os.path.isdir(source.path):
-            loaded = datasets.load_from_disk(source.path)
+        if os.path.isdir(path):
+            loaded = datasets.load_from_disk(path)
         else:
-            loaded = datasets.load_dataset(
-                source.path, source.subset, split=source.split, revision=source.revision
-            )
+            loaded = datasets.load_dataset(path, subset, split=split, revision=revision)
     except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
-        raise UserError(
-            f"{_KEY}: {source.path}: no such data set could be loaded ({first_line(error)})"
-        ) from None
+        raise UserError(f"{_KEY}: {path}: no such data set could be loaded ({first_line(error)})") from None
     if not isinstance(loaded, datasets.DatasetDict):
-        if os.path.isdir(source.path) and source.split not in (_SPLIT, str(loaded.split)):
+        if os.path.isdir(path) and split not in (_SPLIT, str(loaded.split)):
             raise UserError(
-                f"data.source.split: {source.path} is one data set without splits; expected {_SPLIT}, got "
-                f"{source.split!r}"
+                f"data.source.split: {path} is one data set without splits; expected {_SPLIT}, got {split!r}"
             )
         return loaded
-    if source.split not in loaded:
-        raise UserError(
-            f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
-        )
-    return loaded[source.split]
+    if split not in loaded:
+        raise UserError(f"data.source.split: {path} has no split {split!r}; it has {', '.join(loaded)}")
+    return loaded[split]
 
 
 def _kind_of(file: Path) -> Kind:

@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from pasta.data import sources
 from pasta.data.atlas import FAMILIES
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
@@ -77,6 +78,46 @@ def test_parquet_across_row_groups(tmp_path: Path) -> None:
     assert answers(found) == ANSWERS
     assert isinstance(found[4], Instruction)
     assert found[4].place == f"{path}:row 5"
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "read_by"),
+    [
+        ("a.json", sources, "read_json"),
+        ("a.parquet", pyarrow.parquet.ParquetFile, "read_row_group"),
+        ("set", datasets, "load_from_disk"),
+    ],
+)
+def test_a_file_is_not_parsed_anew_for_each_of_its_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, owner: Any, read_by: str
+) -> None:
+    """600 MB of JSON in shards of 200 records took hours."""
+    path = tmp_path / name
+    if name == "set":
+        datasets.Dataset.from_list(RECORDS).save_to_disk(str(path))
+    elif name == "a.parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
+    else:
+        path.write_text(json.dumps(RECORDS))
+    source = SourceSection(str(path))
+    shards = plan_shards(source, 1)
+    times, original = 0, getattr(owner, read_by)
+
+    def counted(*given: Any, **options: Any) -> Any:
+        nonlocal times
+        times += 1
+        return original(*given, **options)
+
+    monkeypatch.setattr(owner, read_by, counted)
+    assert answers([record for shard in shards for record in read_source_shard(shard, source)]) == ANSWERS
+    assert times == 1
+
+
+def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for records in (RECORDS[:2], RECORDS[:4]):
+        path.write_text(json.dumps(records))
+        assert len(read(path)) == len(records)
 
 
 def test_a_data_set_of_hugging_face_saved_to_disk(tmp_path: Path) -> None:
