@@ -106,6 +106,17 @@ def test_check_names_each_bad_line_and_goes_on(write, capsys, line, expected):
     assert "3, 2 valid, 1 invalid" in out
 
 
+def test_a_long_check_says_how_far_it_is_and_keeps_no_answer(write, capsys, monkeypatch):
+    """100,000 answers took 1.7 GB, and minutes without a word."""
+    kept = []
+    monkeypatch.setattr("pasta.cli.check._TOLD_RECORDS", 2)
+    monkeypatch.setattr("pasta.cli.check.statistics", lambda valid, count: kept.extend(valid) or [])
+    path = write(*[{"prompt": "Drinks?", "annotated": TEA}] * 5)
+    assert check(path) == 0
+    assert capsys.readouterr().err == f"{path}: 2 records so far\n{path}: 4 records so far\n"
+    assert [(each.num_threads, hasattr(each, "trace")) for each in kept] == [(4, False)] * 5
+
+
 def test_check_survives_bytes_and_nesting_that_no_record_has(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     deep = '<promise topic="x" tokens="10"/><async>' * 3000 + "</async>" * 3000

@@ -2,14 +2,16 @@
 
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
 from pasta.cli.counting import codec_source
 from pasta.cli.records import RecordError, parse_record, read_numbered_lines
-from pasta.data.measures import Measures, measure_document
+from pasta.data.measures import measure_document
 from pasta.errors import UserError
 from pasta.lang import CodecError
 from pasta.lang.document import in_tens
@@ -17,6 +19,21 @@ from pasta.statistics import geometric_mean, percentile
 
 _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
 _BAR = 40
+#: How often a long check says how far it is.
+_TOLD_RECORDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """A document's measures without its tokens: files may have more than fit into the memory."""
+
+    plain_tokens: int
+    num_threads: int
+    num_syncs: int
+    depth: int
+    chunk_tokens: tuple[int, ...]
+    estimates: tuple[int, ...]
+    speedup: float
 
 
 def check_file(file: Path, tokenizer: str, field: str) -> int:
@@ -26,18 +43,21 @@ def check_file(file: Path, tokenizer: str, field: str) -> int:
     if not first:
         raise UserError(f"{file}: holds no records; expected one JSON object a line")
     counted_with, make_codec = codec_source(tokenizer)
-    valid: list[Measures] = []
+    valid: list[_Figures] = []
     num_records = 0
     for number, line in itertools.chain(first, lines):
         num_records += 1
         try:
             record = parse_record(line, field)
             try:
-                valid.append(measure_document(record.document, make_codec()))
+                measures = measure_document(record.document, make_codec())
             except CodecError as error:
                 raise RecordError(f"{field}: {error}") from None
+            valid.append(_Figures(**{each.name: getattr(measures, each.name) for each in fields(_Figures)}))
         except RecordError as error:
             print(f"{file}:{number}: {error}")
+        if num_records % _TOLD_RECORDS == 0:
+            print(f"{file}: {num_records:,} records so far", file=sys.stderr, flush=True)
     num_invalid = num_records - len(valid)
     if num_invalid:
         print()
@@ -45,7 +65,7 @@ def check_file(file: Path, tokenizer: str, field: str) -> int:
     return 1 if num_invalid else 0
 
 
-def statistics(valid: Sequence[Measures], num_records: int) -> list[str]:
+def statistics(valid: Sequence[_Figures], num_records: int) -> list[str]:
     """A file's statistics, as lines."""
     lines = [_line("records", f"{num_records}, {len(valid)} valid, {num_records - len(valid)} invalid")]
     if not valid:
