@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -152,6 +153,17 @@ def test_processes_end_with_the_first_item_that_fails() -> None:
     with pytest.raises(UserError, match=r"^item 3$"):
         list(in_processes(partial(fails_at, 3), itertools.count(), 2))
     assert not multiprocessing.active_children()
+
+
+def dies(item: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_one_line() -> None:
+    with pytest.raises(CutShort, match=r"^a process that made training data has died "):
+        list(in_processes(partial(partial, dies), range(3), 2))
 
 
 @pytest.mark.slow

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import multiprocessing
+import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +17,7 @@ from pasta.data.atlas.corpus import Annotated
 from pasta.data.atlas.plan import token_counter
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.sections import DataSection
-from pasta.errors import UserError
+from pasta.errors import CutShort, UserError
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.document import in_tens
@@ -116,9 +118,10 @@ def in_processes(
 ) -> Iterator[Result]:
     """What ``make()``, called once in each of the processes, gives of each of the items, in their order.
 
-    Few are under way at once: results do not pile up. One worker is this process. Where the caller, or an item, fails,
-    the processes end.
+    Few are under way at once: results do not pile up. One worker is this process, and there are no more than CPUs.
+    Where the caller, or an item, fails, the processes end. Raises CutShort if one of them has died.
     """
+    workers = min(workers, os.cpu_count() or 1)
     if workers < 2:
         yield from map(make(), items)
         return
@@ -132,10 +135,14 @@ def in_processes(
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
-        except BaseException:  # a Ctrl-C, or GeneratorExit, too
+        except BaseException as error:  # a Ctrl-C, or GeneratorExit, too
             for process in multiprocessing.active_children():
                 process.terminate()
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise CutShort(
+                    "a process that made training data has died (the system kills those for which it has no memory)"
+                ) from None
             raise
 
 
