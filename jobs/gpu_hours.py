@@ -45,8 +45,9 @@ class GpuHours:
     """Prices the stages of a recipe.
 
     ``RooflineSection.training_s`` prices training. The simulator prices answers: as many requests at once as an engine
-    has slots where they are sampled, one in an evaluation. Lengths are those of the simulation's trace. Teachers and
-    judges behind an endpoint cost nothing here. Raises ``UserError`` without a roofline.
+    has slots where they are sampled, one in an evaluation. Lengths are those of the simulation's trace. All parallel
+    methods' answers cost what PASTA's do, and held-out ones what those cost that are trained on. Teachers and judges
+    behind an endpoint cost nothing here. Raises ``UserError`` without a roofline.
     """
 
     def __init__(self, config: SimulateConfig, say: Callable[[str, bool], None]) -> None:
