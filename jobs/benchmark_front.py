@@ -159,7 +159,13 @@ def main(arguments: list[str]) -> int:
     load = FrontLoad(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
     config = read_service_config(options.config)
     model = next(iter(config.args.models))
-    records = []
+    records: list[Record] = []
+    written = {
+        "command": benchmark_command("front", *arguments),
+        "machine": describe_machine(),
+        "load": dataclasses.asdict(load),
+        "records": records,
+    }
     ways = [(count, proxy) for count in options.interpreters for proxy in options.proxies]
     with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder:
         keys = Path(folder) / "keys.yaml"
@@ -173,13 +179,7 @@ def main(arguments: list[str]) -> int:
                 with running(service, quiet=True) as started:
                     record = asyncio.run(measure_load(started.url, key, model, load))
                 records.append({"interpreters": interpreters, "proxy": proxy, **record})
-    written = {
-        "command": benchmark_command("front", *arguments),
-        "machine": describe_machine(),
-        "load": dataclasses.asdict(load),
-        "records": records,
-    }
-    write_json(options.out, written)
+                write_json(options.out, written)  # each: a run that is cut keeps what it has measured
     print(table(records))
     print(f"\nwritten to {options.out}")
     return 0

@@ -1,11 +1,14 @@
 """The rig of stand-ins: what it starts, and how it says what a token costs."""
 
+import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from jobs import benchmark
+from jobs import benchmark, benchmark_front
 from jobs.benchmark_front import FrontLoad, processor_s, table, with_stand_ins
 from pasta.errors import UserError
 from serve.config import KeySettings
@@ -54,6 +57,23 @@ def test_ways_that_cannot_be_measured_are_refused_before_any_is(tmp_path):
         benchmark.main(["front", "--interpreters", "1,2", "--proxies", "ray,none", *out])
     with pytest.raises(SystemExit):
         benchmark.main(["front", "--proxies", "squid", *out])
+
+
+def test_a_run_that_is_cut_keeps_what_it_has_measured(tmp_path, monkeypatch):
+    measured = iter([{"tokens_per_s": 900.0, "processor_us_per_token": {}}])
+
+    async def measure(*_):
+        try:
+            return next(measured)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(benchmark_front, "running", lambda *_, **__: nullcontext(SimpleNamespace(url="")))
+    monkeypatch.setattr(benchmark_front, "measure_load", measure)
+    out = tmp_path / "front.json"
+    with pytest.raises(KeyboardInterrupt):
+        benchmark_front.main(["--interpreters", "1,2", "--out", str(out)])
+    assert [each["interpreters"] for each in json.loads(out.read_text())["records"]] == [1]
 
 
 @pytest.mark.parametrize("option", ["--streams", "--tokens", "--decoders", "--rounds"])
