@@ -20,6 +20,8 @@ CODE_VERSION = "PASTA_CODE_VERSION"
 _ADDRESS = re.compile(r"(?:ray://)?(?P<host>[^\s/:\[\]]+|\[[\da-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 _FORMS = "host:port, ray://host:port or auto"
 _CONNECT_S = 10.0
+#: In Ray's message where it ended a process for want of memory.
+_USED = re.compile(r"was (\S+) used / (\S+) limit")
 
 
 @contextmanager
@@ -181,6 +183,14 @@ def _key(address: str | None) -> str:
 
 def _given(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def cause_of_death(error: Exception) -> str:
+    """Why an actor died, in a line. Where the system has killed it for want of memory, Ray says that this may be."""
+    if used := _USED.search(str(error)):
+        return f"Ray ended it, since the machine's memory is used up: {used[1]} of {used[2]}"
+    said = first_line(error).rstrip(".")
+    return f"{said}; the system kills processes for which it has no memory" if "OOM" in str(error) else said
 
 
 def worker_env(threads: int) -> dict[str, str]:

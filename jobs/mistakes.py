@@ -5,15 +5,13 @@ Uses a private API of Ray Train, written against ray 2.60.0; tests/training/test
 ``TorchTrainer._initialize_and_run_controller`` gets the ``failure_policy``, which Ray's controller asks.
 """
 
-import re
 from typing import Any
 
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import FailureConfig
 
-from pasta.errors import UserError, first_line
-
-_USED = re.compile(r"was (\S+) used / (\S+) limit")
+from jobs.cluster import cause_of_death
+from pasta.errors import UserError
 
 
 class EndsAtMistakes:
@@ -54,12 +52,10 @@ def death_in(error: Exception) -> str | None:
     ]:
         cause = getattr(failure, "health_check_failure", failure)
         if isinstance(cause, OutOfMemoryError):
-            used = _USED.search(str(cause))
-            share = f" ({used[1]} of {used[2]})" if used else ""
             return (
-                f"Ray ended a process of the run, since the machine's memory is used up{share}; expected fewer "
-                "workers, rows or tokens in a row, or a smaller model"
+                f"a process of the run died ({cause_of_death(cause)}); expected fewer workers, rows or tokens in a "
+                "row, or a smaller model"
             )
         if isinstance(cause, RayActorError):
-            return f"a process of the run died ({first_line(cause)})"
+            return f"a process of the run died ({cause_of_death(cause)})"
     return None

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster import enter_worker, ray_cluster, takes_gpus
-from pasta.errors import UserError, first_line
+from jobs.cluster import cause_of_death, enter_worker, ray_cluster, takes_gpus
+from pasta.errors import UserError
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.imports import uncollected, without_torch
 
@@ -152,7 +152,7 @@ def run_shards(
                     if 0 <= options.max_failures < failures:
                         raise UserError(
                             f"workers.max_failures: {failures} workers died, the last one {place} "
-                            f"({first_line(error)}); finished shards are kept"
+                            f"({cause_of_death(error)}); finished shards are kept"
                         ) from None
                     again = "" if number is None else f"; shard {number} is done again"
                     print(f"a worker died{again}", file=sys.stderr, flush=True)

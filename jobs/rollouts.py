@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from jobs.cluster import enter_worker
-from pasta.errors import UserError, first_line
+from jobs.cluster import cause_of_death, enter_worker
+from pasta.errors import UserError
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Rollout, Weights
 from pasta.stages.records import Record
@@ -147,7 +147,7 @@ class RolloutActors:
         if 0 <= self._options.max_failures < self._failures:
             raise UserError(
                 f"rollout.workers.max_failures: {self._failures} actors died, the last one at batch {batch} "
-                f"({first_line(error)}); the same command goes on from the last checkpoint"
+                f"({cause_of_death(error)}); the same command goes on from the last checkpoint"
             ) from None
         print(
             f"a rollout actor died; its share of batch {batch} is sampled again", file=sys.stderr, flush=True

@@ -16,9 +16,9 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
+from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus
 from pasta.engine.head_files import WEIGHTS
-from pasta.errors import CutShort, first_line
+from pasta.errors import CutShort
 from pasta.files import full_disk_told
 from pasta.signals import interrupted_by
 from pasta.stages.lock import sole_writer
@@ -126,7 +126,7 @@ def _fit(
                 raise CutShort(death) from None
             raise
         except RayActorError as error:  # those of workers are Ray Train's own affair
-            raise CutShort(f"Ray Train's controller died ({first_line(error)})") from None
+            raise CutShort(f"Ray Train's controller died ({cause_of_death(error)})") from None
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:

@@ -47,8 +47,8 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """Call ``ray.init(**options)`` and return Ray's context; if Ray timed out, call ``on_retry`` and try once more.
 
     Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises. Raises
-    ``UserError`` if Ray timed out twice, or its processes could not start here or reach each other, and ``Terminated``
-    for a SIGTERM meanwhile.
+    ``UserError`` if Ray timed out twice or found too little memory, or its processes could not start here or reach each
+    other, and ``Terminated`` for a SIGTERM meanwhile.
     """
     if options.get("address") in (None, "local"):
         _check_here()
@@ -66,6 +66,11 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
                 raise UserError(
                     f"TMPDIR: {os.environ.get('RAY_TMPDIR') or tempfile.gettempdir()}: too long a path for Ray's "
                     f"sockets; expected at most {_LONGEST_TMPDIR} bytes: export RAY_TMPDIR=/tmp, or another short one"
+                ) from None
+            if "available for tasks and actors" in str(error):
+                raise UserError(
+                    "Ray did not start: too little of this machine's memory (or the container's) is free; expected "
+                    "more memory, or fewer other processes"
                 ) from None
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
             if "timed out during startup" not in str(error):

@@ -81,6 +81,16 @@ def test_a_directory_too_long_for_ray_s_sockets_is_one_line(starts, monkeypatch)
     assert len(init.calls) == 1
 
 
+def test_a_machine_without_memory_for_ray_is_one_line(starts):
+    starts(
+        "After taking into account …, the amount of memory on this node available for tasks and actors (-0.09 GB)"
+    )
+    with pytest.raises(
+        UserError, match=r"^Ray did not start: too little of this machine's memory [^\n]* is free"
+    ):
+        start_ray(lambda: pytest.fail("tried again"))
+
+
 def test_another_failure_is_not_tried_again(starts):
     init = starts("no space left on device")
     with pytest.raises(Exception, match="no space left"):

@@ -57,6 +57,8 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
         r"workers\.max_failures: 2 workers died, the last one at shard 3 \(.*\); finished shards are kept",
         str(error.value),
     )
+    # Ray does not know a process that the system has killed, as it does where memory is short.
+    assert "; the system kills processes for which it has no memory)" in str(error.value)
     assert deaths.read_text().split() == ["one"] * 2
     assert results == {0: 0, 1: 1, 2: 2}
 

@@ -121,7 +121,7 @@ def test_the_death_of_ray_train_s_controller_is_one_line_that_says_how_to_go_on(
         with pytest.raises(UserError) as error:
             sft.run(sft_config(tmp_path), restart=restart)
         assert str(error.value) == (
-            "Ray Train's controller died (The actor died unexpectedly before finishing this task.); the same "
+            "Ray Train's controller died (The actor died unexpectedly before finishing this task); the same "
             f"command{without} goes on from the last checkpoint"
         )
     assert "goes on" not in capsys.readouterr().err

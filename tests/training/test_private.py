@@ -176,8 +176,8 @@ def test_the_death_of_a_process_of_ray_train_s_is_told_from_other_failures(wrapp
         "1 worker(s) were killed. Memory on the node was 2.92GB used / 2.93GB limit (0.99)"
     )
     assert mistakes.death_in(failed(killed)) == (
-        "Ray ended a process of the run, since the machine's memory is used up (2.92GB of 2.93GB); expected fewer "
-        "workers, rows or tokens in a row, or a smaller model"
+        "a process of the run died (Ray ended it, since the machine's memory is used up: 2.92GB of 2.93GB); expected "
+        "fewer workers, rows or tokens in a row, or a smaller model"
     )
     said = mistakes.death_in(failed(ActorDiedError()))
     assert said is not None
