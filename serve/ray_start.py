@@ -9,13 +9,14 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ _SPLIT_BY_BASH = re.compile(r"[\s\"'\\$&;|<>()`]")
 #: Below it lies /ray/session_<date and time>_<pid, up to seven digits>/sockets/plasma_store, and Linux allows a socket
 #: 107 bytes.
 _LONGEST_TMPDIR = 39
+#: What Ray writes below TMPDIR as it starts is a fifth of this.
+_SESSION_BYTES = 1_000_000
 #: Those of Ray's processes that all others need, by Ray's names.
 _NEEDED = {"gcs_server", "raylet"}
 #: Where the processes of a local Ray meet, and how long a machine may take to reach itself.
@@ -64,7 +67,7 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
         except Exception as error:
             if "AF_UNIX path length" in str(error):
                 raise UserError(
-                    f"TMPDIR: {os.environ.get('RAY_TMPDIR') or tempfile.gettempdir()}: too long a path for Ray's "
+                    f"TMPDIR: {_tmpdir()}: too long a path for Ray's "
                     f"sockets; expected at most {_LONGEST_TMPDIR} bytes: export RAY_TMPDIR=/tmp, or another short one"
                 ) from None
             if "available for tasks and actors" in str(error):
@@ -87,12 +90,18 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
 
 def _check_here() -> None:
     """Raise ``UserError`` if Ray would wait for ever on this machine: for workers that do not start by the path of this
-    Python, or for its own processes where none reaches another."""
+    Python, or for its own processes where none reaches another or can write."""
     if wrong := _SPLIT_BY_BASH.search(sys.executable):
         raise UserError(
             f"{sys.executable}: Ray cannot start workers by a path with {wrong[0]!r} in it; move the project to a "
             "path without it, and make its .venv anew"
         )
+    with suppress(OSError):  # Ray makes the directory, or is refused it
+        if shutil.disk_usage(_tmpdir()).free < _SESSION_BYTES:
+            raise UserError(
+                f"TMPDIR: {_tmpdir()}: no room is left on its disk, where Ray's processes meet; expected 1 MB: "
+                "make room, or export RAY_TMPDIR=… (a short path)"
+            )
     try:
         with socket.create_server((_LOOPBACK, 0)) as server:
             socket.create_connection(server.getsockname(), timeout=_LOOPBACK_S).close()
@@ -101,6 +110,10 @@ def _check_here() -> None:
             f"{_LOOPBACK}: Ray's processes cannot reach each other there ({error.strerror or error}); expected the "
             "interface lo to be up: ip link set lo up"
         ) from None
+
+
+def _tmpdir() -> str:
+    return os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
 
 
 def check_ray() -> None:

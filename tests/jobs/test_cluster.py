@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -79,6 +80,17 @@ def test_a_directory_too_long_for_ray_s_sockets_is_one_line(starts, monkeypatch)
     ):
         start_ray(lambda: pytest.fail("tried again"))
     assert len(init.calls) == 1
+
+
+def test_a_full_disk_of_temporary_files_is_told_before_ray_waits_for_them(starts, monkeypatch):
+    init = starts()
+    monkeypatch.setenv("RAY_TMPDIR", "/scratch")
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: SimpleNamespace(free=4096 if path == "/scratch" else 1 << 30)
+    )
+    with pytest.raises(UserError, match=r"^TMPDIR: /scratch: no room is left on its disk"):
+        start_ray(lambda: None, address="local")
+    assert not init.calls
 
 
 def test_a_machine_without_memory_for_ray_is_one_line(starts):
