@@ -1,5 +1,6 @@
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ def test_a_current_directory_that_is_gone_is_one_line(monkeypatch, capsys, tmp_p
         run_main(lambda: len(Path("src").resolve().parts))
     error = "error: the current directory is gone; expected one that is there: cd …\n"
     assert capsys.readouterr().err == error
+
+
+def test_a_system_without_a_place_for_temporary_files_is_told_to_name_one(monkeypatch, capsys):
+    """A container whose file system is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
+    with pytest.raises(SystemExit) as end:
+        run_main(tempfile.gettempdir)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "error: TMPDIR: No usable temporary directory found in ['/proc/none']; expected one to write in"
+    )
 
 
 def test_another_error_while_it_runs_keeps_its_stack_trace():

@@ -81,9 +81,9 @@ class _StoreOnce(Action):
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's main function and exit the process with its code.
 
-    A UserError, what the operating system refuses of a file, a home or current directory that is needed and missing
-    become one line ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went away (``pasta
-    show | head``) ends the command quietly. Anything else is a bug and keeps its stack trace.
+    A UserError, what the operating system refuses of a file, a home, current or temporary directory that is needed and
+    missing become one line ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went away
+    (``pasta show | head``) ends the command quietly. Anything else is a bug and keeps its stack trace.
     """
     # Closed by the shell (`>&-`) a stream is None: it has no encoding, and print() takes the other one.
     if sys.stdout is None:
@@ -109,6 +109,11 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     except OSError as error:
         if error.errno == errno.ENOENT and _directory_is_gone():
             print("error: the current directory is gone; expected one that is there: cd …", file=sys.stderr)
+            sys.exit(EXIT_USER_ERROR)
+        if (said := error.strerror or "").startswith("No usable temporary directory"):
+            print(
+                f"error: TMPDIR: {one_line(said)}; expected one to write in: export TMPDIR=…", file=sys.stderr
+            )
             sys.exit(EXIT_USER_ERROR)
         if error.errno not in _REFUSALS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
