@@ -10,6 +10,7 @@ import pytest
 
 from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, all_of, retry_after_s
 from pasta.data.replies import Tokens
+from pasta.errors import UserError
 from tests.support.endpoint import completion, endpoint_server
 
 ASK = [{"role": "user", "content": "Which one?"}]
@@ -167,6 +168,28 @@ def test_nobody_there_is_an_error_that_names_the_address():
         url = server.url
     with pytest.raises(EndpointError, match=f"endpoint {url}: .*3 tries"):
         ask(Endpoint(section(url), None))
+
+
+def test_nobody_there_by_way_of_a_proxy_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://user:secret@127.0.0.1:1")
+    url = "http://127.0.0.1:2/v1"
+    with pytest.raises(
+        EndpointError, match=r"\(requests take the environment's proxy; export no_proxy=127\.0\.0\.1 if"
+    ) as caught:
+        ask(Endpoint(section(url), None))
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(EndpointError, match=r"Connection error \([^()]*\), 3 tries"):
+        ask(Endpoint(section(url), None))
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "ftp://127.0.0.1:1", "http://[::1"])
+def test_a_proxy_that_the_client_cannot_take_is_one_line(monkeypatch, proxy):
+    monkeypatch.setenv("all_proxy", proxy)
+    with pytest.raises(
+        UserError, match=r"requests cannot take the environment's proxy \(.*; expected http_proxy"
+    ):
+        Endpoint(section("http://127.0.0.1:2/v1"), None)
 
 
 def test_a_silent_endpoint_is_given_up():

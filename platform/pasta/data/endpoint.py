@@ -17,6 +17,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.data.replies import NO_COMPLETION, NO_TOKENS, Reply, Tokens, read_reply, tokens_of
@@ -143,13 +144,20 @@ class Endpoint:
         self.section = section
         self.usage = EndpointUsage()
         # Typed as Any: the client's overloads take no options by name, and ``_reply`` checks what it returns.
-        self._client: Any = openai.AsyncOpenAI(
-            base_url=section.base_url,
-            api_key=api_key or "none",
-            timeout=section.timeout_s,
-            # retried here instead: attempts are counted, and wait as long as the endpoint asks
-            max_retries=0,
-        )
+        self._client: Any
+        try:
+            self._client = openai.AsyncOpenAI(
+                base_url=section.base_url,
+                api_key=api_key or "none",
+                timeout=section.timeout_s,
+                # retried here instead: attempts are counted, and wait as long as the endpoint asks
+                max_retries=0,
+            )
+        except Exception as error:  # an ImportError for SOCKS, else httpx's own: the section is valid
+            raise UserError(
+                f"endpoint {section.base_url}: requests cannot take the environment's proxy ({first_line(error)}); "
+                "expected http_proxy, https_proxy and all_proxy to be http://HOST:PORT, or not set"
+            ) from None
         self._running, self._turn = asyncio.Semaphore(section.concurrency), asyncio.Lock()
         self._requests = _Pace(section.requests_per_minute)
         self._tokens = _Pace(section.tokens_per_minute)
@@ -219,11 +227,11 @@ class Endpoint:
             reply = read_reply(completion, tokens)
         except openai.APIStatusError as error:
             pause = retry_after_s(error.response.headers)
-            raise _Failure(self._status_failure(error), pause, NO_TOKENS) from error
+            raise _Failure(self._status_failure(error) + self._proxy_remark(), pause, NO_TOKENS) from error
         except (openai.APITimeoutError, TimeoutError) as error:
             raise _Failure(f"no answer within {section.timeout_s:g} s", None, NO_TOKENS) from error
         except (openai.APIError, *NO_COMPLETION) as error:
-            raise _Failure(self._reason(error), None, tokens) from error
+            raise _Failure(self._reason(error) + self._proxy_remark(), None, tokens) from error
         self.usage.requests += 1
         if taken := tokens.prompt + tokens.completion:  # not every server counts
             self._tokens.give_back(expected_tokens - taken)
@@ -285,6 +293,15 @@ class Endpoint:
         if isinstance(error, openai.APIConnectionError) and error.__cause__ is not None:
             line = f"{line.rstrip('.')} ({first_line(error.__cause__)})"
         return without_halves(line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
+
+    def _proxy_remark(self) -> str:
+        """A remark for messages, if requests take a proxy that the environment names, which may have no way to the
+        endpoint; empty if they take none. Its address may hold a password."""
+        address = urlsplit(self.section.base_url)
+        host, proxies = address.hostname or "", getproxies()
+        if not (proxies.get(address.scheme) or proxies.get("all")) or proxy_bypass(host):
+            return ""
+        return f" (requests take the environment's proxy; export no_proxy={host} if it knows no way there)"
 
     async def _back_off(self, attempt: int, asked: float | None) -> None:
         section = self.section
