@@ -18,6 +18,8 @@ from pasta.files import read_text, write_whole
 
 #: The file in a run's directory that holds its id.
 _ID = "wandb-run-id"
+#: Where W&B keeps tables until they are uploaded, and logs: the home, unless these variables name another place.
+_PLACES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
 #: W&B's own limit.
 _NAME_CHARS = 128
 
@@ -57,7 +59,10 @@ class Tracker:
 
 
 class WandbTracker(Tracker):
-    """A Weights & Biases run, called ``id``: a new one, or the one whose id is in ``run_dir``."""
+    """A Weights & Biases run, called ``id``: a new one, or the one whose id is in ``run_dir``, where all of it lies.
+
+    The home may be full or not writable, and a run's directory may be uploaded from another machine.
+    """
 
     def __init__(
         self, options: TrackingSection, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
@@ -68,6 +73,8 @@ class WandbTracker(Tracker):
         self._wandb = wandb
         directory = run_dir.absolute()
         self.id = _run_id(directory)
+        self._places = [name for name in _PLACES if name not in os.environ]
+        os.environ.update(dict.fromkeys(self._places, str(directory / "wandb")))
         self._run = wandb.init(
             project=options.project,
             group=options.group or name,
@@ -103,6 +110,8 @@ class WandbTracker(Tracker):
 
     def finish(self) -> None:
         self._run.finish()
+        for name in self._places:
+            os.environ.pop(name, None)
 
 
 def _run_id(directory: Path) -> str:

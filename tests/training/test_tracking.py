@@ -1,5 +1,6 @@
 """Offline runs hold what was logged: read back from the run file itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,32 @@ def test_a_table_belongs_to_the_step_before_it_and_does_not_end_it(tmp_path: Pat
     wait_until_written(run_file)
     (row,) = (row for row in history(run_file) if "eval/examples/_type" in row)
     assert (row["eval/loss"], row["eval/speedup"]) == (3.0, 1.5)
+
+
+@pytest.mark.slow
+def test_a_run_lies_in_its_directory_and_needs_no_home(tmp_path: Path) -> None:
+    """One that is full or cannot be written: training ended at its first table, in a stack trace."""
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from pasta.tracking import TrackingSection, start_tracker\n"
+        "before = dict(os.environ)\n"
+        "tracker = start_tracker(TrackingSection(), run_dir=Path(sys.argv[1]), name='w', job='sft', config={})\n"
+        "tracker.table('eval/examples', ['prompt'], [['tea']])\n"
+        "tracker.finish()\n"
+        "assert dict(os.environ) == before\n"
+    )
+    home = tmp_path / "home"
+    home.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path for path in tmp_path.glob("run/wandb/artifacts/staging/*") if "tea" in path.read_text()]
 
 
 @pytest.mark.slow
