@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.errors import UserError, first_line
 from pasta.files import read_text, write_whole
 
 #: The file in a run's directory that holds its id.
@@ -75,18 +76,25 @@ class WandbTracker(Tracker):
         self.id = _run_id(directory)
         self._places = [name for name in _PLACES if name not in os.environ]
         os.environ.update(dict.fromkeys(self._places, str(directory / "wandb")))
-        self._run = wandb.init(
-            project=options.project,
-            group=options.group or name,
-            name=name,
-            job_type=job,
-            id=self.id,
-            resume="allow" if options.mode == "online" else None,
-            config=dict(config),
-            dir=str(directory),
-            mode="online" if options.mode == "online" else "offline",
-            settings=wandb.Settings(silent=True, console="off"),
-        )
+        try:
+            self._run = wandb.init(
+                project=options.project,
+                group=options.group or name,
+                name=name,
+                job_type=job,
+                id=self.id,
+                resume="allow" if options.mode == "online" else None,
+                config=dict(config),
+                dir=str(directory),
+                mode="online" if options.mode == "online" else "offline",
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except wandb.Error as error:
+            self._leave_places()
+            raise UserError(
+                f"tracking.mode: {options.mode}: W&B has not begun a run ({first_line(error)}); expected a key (wandb "
+                "login, or WANDB_API_KEY) and a network, or offline, whose runs wandb sync uploads later"
+            ) from None
         # wandb names its service here for processes started later. Each worker must have a service of its own: a shared
         # one keeps the run of a worker that was killed, and refuses it to the worker's replacement.
         os.environ.pop(SERVICE, None)
@@ -110,6 +118,9 @@ class WandbTracker(Tracker):
 
     def finish(self) -> None:
         self._run.finish()
+        self._leave_places()
+
+    def _leave_places(self) -> None:
         for name in self._places:
             os.environ.pop(name, None)
 
@@ -129,7 +140,8 @@ def forget_run(run_dir: Path) -> None:
 def start_tracker(
     options: TrackingSection, *, run_dir: Path, name: str, job: str, config: Mapping[str, Any], rank: int = 0
 ) -> Tracker:
-    """A tracker for one stage of work. Only rank 0 records. Raises UserError if ``run_dir`` cannot be written."""
+    """A tracker for one stage of work. Only rank 0 records. Raises UserError if ``run_dir`` cannot be written, or W&B
+    refuses or cannot be reached."""
     if rank != 0 or options.mode == "disabled":
         return Tracker()
     return WandbTracker(options, run_dir, name, job, config)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from pasta.errors import UserError
 from pasta.tracking import Tracker, TrackingSection, WandbTracker, forget_run, start_tracker
 from tests.support.wandb_runs import history, read_run, wait_until_written
 
@@ -83,6 +84,20 @@ def test_a_picture_is_logged_and_kept_with_the_run(tmp_path: Path) -> None:
     (logged,) = (row for row in history(run_file) if "evaluate/front/path" in row)
     assert (logged["evaluate/front/_type"], logged["evaluate/front/width"]) == ("image-file", 40)
     assert (run_file.parent / "files" / logged["evaluate/front/path"]).read_bytes() == picture.read_bytes()
+
+
+def test_a_run_that_w_and_b_refuses_is_one_line_that_shows_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    options = TrackingSection(mode="online")
+    with pytest.raises(
+        UserError, match=r"^tracking\.mode: online: W&B has not begun a run \(.*key"
+    ) as caught:
+        start_tracker(options, run_dir=tmp_path, name="twin", job="sft", config={})
+    assert "\n" not in str(caught.value)
+    assert "short" not in str(caught.value)
+    assert "WANDB_DATA_DIR" not in os.environ
 
 
 def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
