@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from pasta.engine import SamplingParams
-from pasta.engine.families import context_positions, pretrained_config
+from pasta.engine.families import context_positions, generation_ends, pretrained_config
 from pasta.engine.structure import Grammar, Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits, RepetitionDetection
@@ -57,7 +57,9 @@ def _load(model: ModelConfig) -> tuple[Any, Codec]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model.location)
-    return tokenizer, Codec(tokenizer, sequential=model.mode == "sequential")
+    sequential = model.mode == "sequential"
+    ends = generation_ends(model.location) if sequential else ()
+    return tokenizer, Codec(tokenizer, sequential=sequential, ends=ends)
 
 
 class RequestRefused(Exception):

@@ -1,5 +1,7 @@
 """A model that PASTA has not trained has no control tokens: it decodes one token after another, as it always did."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -65,3 +67,54 @@ def test_text_that_looks_like_a_tag_is_plain_text():
     text = 'a <promise topic="b" tokens="10"/> c <sync/>'
     assert codec.decode_text(codec.encode_text(text)) == text
     assert codec.special_ids.isdisjoint(codec.encode_text(text))
+
+
+@pytest.fixture
+def ending(directory, tmp_path):
+    """A model that ends its answers with a token that generation_config.json alone names, as Qwen's and OLMo 3's do."""
+    tokenizer, model = byte_level_without_tags(), AutoModelForCausalLM.from_pretrained(directory)
+    end = tokenizer.convert_tokens_to_ids("<|user|>")
+    with torch.no_grad():
+        model.get_output_embeddings().weight[end] *= 3
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, end]
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path, end
+
+
+def test_its_answers_end_with_what_its_generation_config_names(ending):
+    folder, end = ending
+    decoder = engine(folder)
+    assert decoder.codec.eos_ids == {decoder.codec.eos_id, end}
+    prompts = [decoder.codec.encode_text(text) for text in ("The capital", "First, heat", "Then add salt")]
+    model, ended = AutoModelForCausalLM.from_pretrained(folder), []
+    for prompt in prompts:
+        result = decoder.generate(Request(prompt, parallel=False, limits=Limits(max_tokens=30)))
+        expected = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=30,
+            do_sample=False,
+            suppress_tokens=sorted(decoder.codec.special_ids - decoder.codec.eos_ids),
+            pad_token_id=0,
+        )[0, len(prompt) :].tolist()
+        if expected[-1] == end:
+            ended.append((list(result.response_ids), expected))
+    assert ended
+    assert all(ours == theirs for ours, theirs in ended)
+
+
+def test_an_ordinary_token_that_a_configuration_names_as_the_end_is_text(ending):
+    folder, _ = ending
+    letter = byte_level_without_tags().convert_tokens_to_ids("a")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": letter}))
+    decoder = engine(folder)
+    assert decoder.codec.eos_ids == {decoder.codec.eos_id}
+
+
+def test_without_a_generation_config_its_configuration_names_the_ends(ending):
+    folder, end = ending
+    (folder / "generation_config.json").unlink()
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": [end]}))
+    assert end in engine(folder).codec.eos_ids

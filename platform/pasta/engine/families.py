@@ -53,6 +53,19 @@ def pretrained_config(source: str | Path) -> Any:
         raise
 
 
+def generation_ends(source: str | Path) -> frozenset[int]:
+    """The tokens with which a model's answers end by its generation_config.json, or else by its config.json, as
+    transformers and vLLM read them."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        config: Any = GenerationConfig.from_pretrained(source)
+    except Exception:  # there is none, or it is damaged
+        config = AutoConfig.from_pretrained(source)
+    ends = getattr(config, "eos_token_id", None)
+    return frozenset(end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int))
+
+
 def check_architecture(config: Any, where: str) -> None:
     """Raise ``UserError`` if the engine does not know this family, the model's weights are quantised, or its attention
     is one that nothing computes."""

@@ -11,7 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, 
 from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
-from pasta.engine.families import check_architecture, check_vocabulary, context_positions, pretrained_config
+from pasta.engine.families import (
+    check_architecture,
+    check_vocabulary,
+    context_positions,
+    generation_ends,
+    pretrained_config,
+)
 from pasta.engine.fetching import choose_fetching
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
@@ -118,7 +124,7 @@ def load_model(
     except Exception as error:  # of a damaged file transformers raises anything, tokenizers a bare Exception
         raise UserError(f"model {where!r}: no tokenizer can be read there ({first_line(error)})") from None
     try:
-        codec = Codec(tokenizer, sequential=sequential)
+        codec = Codec(tokenizer, sequential=sequential, ends=generation_ends(where) if sequential else ())
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
     model = read_pretrained(

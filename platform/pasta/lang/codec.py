@@ -7,7 +7,7 @@ all the same, or changes text around a token that was added to it, the text is c
 import itertools
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 
 from pasta.lang.contents import align, pieces_of, ways
@@ -57,11 +57,17 @@ class Codec:
 
     Raises :class:`CodecError` if a control token is missing or not special, if there is no end-of-text
     token, or if the tokenizer cannot reproduce plain text. With ``sequential`` a tokenizer may lack control tokens
-    (``parallel`` is then false): it encodes and decodes text and prompts, and documents without tags.
+    (``parallel`` is then false): it encodes and decodes text and prompts, and documents without tags. Answers of such a
+    model, which PASTA has not trained, may end with one of ``ends`` too, unless that is an ordinary token.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, sequential: bool = False, positions: Positions | None = None
+        self,
+        tokenizer: Tokenizer,
+        *,
+        sequential: bool = False,
+        positions: Positions | None = None,
+        ends: Collection[int] = (),
     ) -> None:
         self._tokenizer, self._raw_decode = tokenizer, Detokenizer(tokenizer)
         self._raw_encode = partial(token_ids, tokenizer, specials=False)
@@ -80,11 +86,12 @@ class Codec:
             raise CodecError(
                 "tokenizer: eos_token is not set; an end-of-text token is needed to end an answer"
             )
-        self.special_ids = special_ids(tokenizer) | {int(tokenizer.eos_token_id)}
+        added = added_tokens(tokenizer)
+        named = frozenset() if self.parallel else added.keys() & {*ends}
+        self.special_ids = special_ids(tokenizer) | {int(tokenizer.eos_token_id)} | named
         specials = sorted(
             (t for t, i in vocabulary.items() if i in self.special_ids and t), key=len, reverse=True
         )
-        added = added_tokens(tokenizer)
         self._specials, self._added = anywhere(specials), anywhere([*specials, *added.values()])
         self._added_ids = added.keys() - self.special_ids
         self._anchor = next((anchor for anchor in _ANCHORS if self._is_exact(anchor)), None)
@@ -103,7 +110,7 @@ class Codec:
         #: (Gemma's <end_of_turn>), or else the tokenizer's end-of-text.
         turn_end, end_of_text = self._turn_end(), int(tokenizer.eos_token_id)
         self.eos_id: int = end_of_text if turn_end is None else turn_end
-        self.eos_ids: frozenset[int] = frozenset({self.eos_id, end_of_text})
+        self.eos_ids: frozenset[int] = frozenset({self.eos_id, end_of_text}) | named
 
     # -- text ------------------------------------------------------------------------------------------
 

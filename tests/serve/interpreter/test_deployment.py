@@ -21,7 +21,7 @@ from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.wire import Order, Refused, Told
-from tests.support.service import save_tiny_model
+from tests.support.service import save_plain_model, save_tiny_model
 from tests.support.tokenizers import TEMPLATE
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -51,6 +51,13 @@ def test_the_service_reads_the_rule_of_positions_from_the_model(tmp_path, config
     other = ServeConfig(models={"tiny": {"path": str(model), "device": "cpu"}})
     assert RequestEncoder(other.models["tiny"], other).codec.grammar.positions == Positions("shared")
     assert RequestEncoder(config.models["tiny"], config).codec.grammar.positions == Positions()
+
+
+def test_the_service_reads_the_ends_of_answers_of_a_model_that_pasta_has_not_trained(tmp_path):
+    model = save_plain_model(tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
+    config = ServeConfig(models={"plain": {"path": str(model), "device": "cpu", "mode": "sequential"}})
+    assert RequestEncoder(config.models["plain"], config).codec.eos_ids == {0, 2}
 
 
 @pytest.fixture
