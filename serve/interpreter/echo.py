@@ -49,4 +49,11 @@ class Echo:
                 alone = TextToken(self._codec.decode_text([token]), None, ())
                 tokens.append(replace(shown or alone, offset=len(text)))
             text += stream.push(token) if at >= begin else ""
-        return text + stream.flush(), tokens
+        text += stream.flush()
+        whole = self._codec.decode_beginning(self._prompt[begin:])
+        # The space that SentencePiece puts before a text.
+        over = len(text) - len(whole) if text.endswith(whole) else 0
+        if over and tokens:
+            tokens = [replace(token, offset=max(token.offset - over, 0)) for token in tokens]
+            tokens[begin] = replace(tokens[begin], token=tokens[begin].token[over:])
+        return text[over:], tokens

@@ -211,7 +211,7 @@ class RequestEncoder:
                     f"tokens[{at}]: {token}, expected an id below {size}.",
                     param="tokens",
                 )
-        return self._encoder.decode_text(tokens)
+        return self._encoder.decode_beginning(tokens)
 
     def _least_tokens(self, prompt: PromptInput) -> int:
         """A lower bound of the prompt's tokens, by its text alone."""

@@ -128,6 +128,45 @@ def test_a_variable_of_the_template_changes_its_text_and_nothing_else():
     assert own.decode_text(ids) == own.decode_text([*plain, *empty])
 
 
+#: Mistral's way: a space of the template begins the first word of what a user says.
+SPACED = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '\n' }}{% endfor %}<|assistant|>"
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", [TEMPLATE, SPACED], ids=["plain", "spaced"])
+def test_a_prompt_is_encoded_as_transformers_encodes_it(kind, template):
+    tokenizer = copy.deepcopy(KINDS[kind]())
+    tokenizer.chat_template = template
+    messages = turns("Say tea.\n\nThe capital\n", "Tea (10 g) \ud800", "1. Then é, 日本")
+    readable = [{**m, "content": m["content"].replace("\ud800", "\ufffd")} for m in messages]
+    expected = tokenizer.apply_chat_template(readable, add_generation_prompt=True)["input_ids"]
+    assert Codec(tokenizer).encode_prompt(messages) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "content", ["<|end|>", "a<|end|>b", "|en", "<|en", "d|>", "|end|>", "<sync/>", "<", "/>"], ids=repr
+)
+def test_a_content_that_spells_a_special_token_beside_the_template_s_text_is_text(kind, content):
+    tokenizer = copy.deepcopy(KINDS[kind]())
+    tokenizer.chat_template = "<|user|>{{ '<' + messages[0]['content'] + 'd|>' }}<|assistant|>"
+    own = Codec(tokenizer)
+    special = [i for i in own.encode_prompt([{**USER, "content": content}]) if i in own.special_ids]
+    assert special == [i for i in own.encode_prompt([USER]) if i in own.special_ids]
+    assert len(special) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_prompt_is_encoded_as_transformers_encodes_it(kind):
+    tokenizer = KINDS[kind]()
+    assert encode_start(codec(kind), "The capital of é") == [
+        *codec(kind).begin_ids,
+        *tokenizer("The capital of é", add_special_tokens=False)["input_ids"],
+    ]
+
+
 def test_a_template_that_writes_other_text_for_a_content_is_refused():
     own = with_template(TEMPLATE.replace("m['content'] }}", "m['content'] | upper }}"))
     with pytest.raises(CodecError, match="rewrites message contents"):

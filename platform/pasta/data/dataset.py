@@ -43,7 +43,7 @@ from pasta.stages.progress import Progress
 
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
-FORMAT = 1
+FORMAT = 2
 _BLOCK_BYTES = 1 << 20
 #: Answers that a process encodes at a time.
 BLOCK_ANSWERS = 1000

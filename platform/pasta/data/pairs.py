@@ -32,7 +32,7 @@ SIDES = ("chosen", "rejected")
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 PAIR_FEATURES = Features({**{side: dict(FEATURES) for side in SIDES}, "length": Value("int32")})
 # A change of the columns or of what they mean makes older directories stale.
-FORMAT = 3
+FORMAT = 4
 _ROW = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
 
 

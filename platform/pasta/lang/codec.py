@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 
-from pasta.lang.contents import align, pieces_of, ways
+from pasta.lang.contents import align, encode_whole, pieces_of, ways
 from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
     CONTROL_TOKENS,
@@ -37,6 +37,7 @@ from pasta.lang.tokenizer import (
     special_ids,
     stored_scheme,
     token_ids,
+    turn_end_id,
     without_halves,
 )
 
@@ -108,7 +109,7 @@ class Codec:
         self._anchor_text = self._raw_decode(self._anchor_ids) if self._anchor else ""
         #: The token that ends an answer: the special token that the chat template puts after an assistant's turn
         #: (Gemma's <end_of_turn>), or else the tokenizer's end-of-text.
-        turn_end, end_of_text = self._turn_end(), int(tokenizer.eos_token_id)
+        turn_end, end_of_text = turn_end_id(tokenizer, self.special_ids), int(tokenizer.eos_token_id)
         self.eos_id: int = end_of_text if turn_end is None else turn_end
         self.eos_ids: frozenset[int] = frozenset({self.eos_id, end_of_text}) | named
 
@@ -137,6 +138,16 @@ class Codec:
     def encode_lossy(self, text: str) -> list[int]:
         """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
         return self.encode_text(without_halves(text))
+
+    def encode_beginning(self, text: str) -> list[int]:
+        """Token ids of a text that nothing stands before, none of them special: SentencePiece begins it with a space.
+        Raises :class:`CodecError` for half of a surrogate pair."""
+        ids = self._raw_encode(text) if text and not _HALF_OF_PAIR.search(text) else self.encode_text(text)
+        return ids if self.special_ids.isdisjoint(ids) else self.encode_text(text)
+
+    def decode_beginning(self, ids: Sequence[int]) -> str:
+        """The text of token ids that nothing stands before."""
+        return self._raw_decode([*ids])
 
     def decode_text(self, ids: Sequence[int]) -> str:
         """The text of plain token ids (incomplete UTF-8 shows as U+FFFD)."""
@@ -216,9 +227,9 @@ class Codec:
     ) -> list[int]:
         """Token ids of a chat prompt, ready for the assistant's answer. ``options`` are variables of the chat template.
 
-        The chat template's own text is encoded with its special tokens, each message's content as plain
-        text: nothing that a user sends can become a special token. Raises :class:`CodecError` if the
-        tokenizer has no chat template or the template rejects the messages.
+        The ids are those that transformers encodes, unless a content spells a special token: then each message's
+        content is encoded by itself, as plain text. Nothing that a user sends can become a special token. Raises
+        :class:`CodecError` if the tokenizer has no chat template or the template rejects the messages.
         """
         text = render_chat(self._tokenizer, messages, options)
         for same, marked, contents in ways(messages):
@@ -231,6 +242,9 @@ class Codec:
             raise CodecError(
                 "chat template: it rewrites message contents, so user text cannot be kept apart from it"
             )
+        own = [part for piece, part in zip(pieces, parts, strict=True) if piece not in contents]
+        if (whole := encode_whole(self._tokenizer, text, own, self._specials, self.special_ids)) is not None:
+            return whole
         ids: list[int] = []
         for piece, part in zip(pieces, parts, strict=True):
             if piece in contents:
@@ -378,18 +392,6 @@ class Codec:
             raise CodecError(f"token {at}: expected </async>, found the end")
         flush()
         return tuple(items), at
-
-    def _turn_end(self) -> int | None:
-        if not getattr(self._tokenizer, "chat_template", None):
-            return None
-        mark = "ANSWER"
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
-        try:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception:  # a template that rejects this pair raises again when a real prompt is rendered
-            return None
-        ids = token_ids(self._tokenizer, text.partition(mark)[2].lstrip())
-        return ids[0] if ids and ids[0] in self.special_ids else None
 
 
 def _tail(tokens: int) -> str:

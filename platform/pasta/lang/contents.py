@@ -2,11 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pasta.lang.tokenizer import CodecError
+from pasta.lang.tokenizer import CodecError, Tokenizer, token_ids, without_halves
 
 #: Around the reasoning that Qwen 3, DeepSeek R1 and others put before an answer.
 _REASONING, _REASONING_END = "<think>", "</think>"
@@ -91,6 +91,19 @@ def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list
         found, part = found
         parts.append(part)
     return parts[::-1]
+
+
+def encode_whole(
+    tokenizer: Tokenizer, text: str, own: Sequence[str], spelt: re.Pattern[str], specials: Collection[int]
+) -> list[int] | None:
+    """Token ids of a prompt as the tokenizer reads it: it may join a content's beginning with what stands before.
+    ``None`` unless all ``specials``, which ``spelt`` finds in a text, are those of the template's ``own`` parts."""
+    if len(spelt.findall(text)) != sum(len(spelt.findall(part)) for part in own):
+        return None
+    ids = token_ids(tokenizer, without_halves(text))
+    expected = chain.from_iterable(token_ids(tokenizer, part) for part in own if part)
+    same = [i for i in ids if i in specials] == [i for i in expected if i in specials]
+    return ids if same else None
 
 
 def without_reasoning(messages: Messages) -> Iterator[list[Mapping[str, str]]]:

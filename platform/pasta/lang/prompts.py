@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 from pasta.lang.codec import Codec
-from pasta.lang.tokenizer import CodecError
+from pasta.lang.tokenizer import CodecError, without_halves
 
 
 def encode_messages(
@@ -49,7 +49,7 @@ def turn_tail(codec: Codec) -> list[int] | None:
 
 def encode_start(codec: Codec, text: str) -> list[int]:
     """Encode plain text to be continued, after the tokenizer's begin-of-text token if it has one."""
-    return [*codec.begin_ids, *codec.encode_lossy(text)]
+    return [*codec.begin_ids, *codec.encode_beginning(without_halves(text))]
 
 
 def check_start(codec: Codec, ids: Sequence[int]) -> None:

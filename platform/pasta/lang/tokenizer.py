@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pasta.errors import UserError, first_line
@@ -70,6 +70,20 @@ def render_chat(
     except Exception as error:  # Jinja's errors: faults of the model directory
         raise CodecError(f"chat template: {first_line(error)}") from error
     return text
+
+
+def turn_end_id(tokenizer: Tokenizer, specials: Collection[int]) -> int | None:
+    """The special token that the chat template puts after an assistant's turn; None if it puts none there."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    mark = "ANSWER"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+    except Exception:  # a template that rejects this pair raises again when a real prompt is rendered
+        return None
+    ids = token_ids(tokenizer, text.partition(mark)[2].lstrip())
+    return ids[0] if ids and ids[0] in specials else None
 
 
 def add_control_tokens(tokenizer: Any) -> int:

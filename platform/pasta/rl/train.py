@@ -49,7 +49,7 @@ EXAMPLES = "rl/examples"
 COLUMNS = ("step", "prompt", "answer", "reward", "quality", "speedup", "threads", "lanes")
 NUM_EXAMPLES = 8
 #: A change of the prepared directory's form makes older ones stale.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
