@@ -167,10 +167,25 @@ def test_a_plain_prompt_is_encoded_as_transformers_encodes_it(kind):
     ]
 
 
-def test_a_template_that_writes_other_text_for_a_content_is_refused():
-    own = with_template(TEMPLATE.replace("m['content'] }}", "m['content'] | upper }}"))
+#: SmolLM 3's way: a flag in the system message is obeyed, and left out.
+OBEYS_FLAGS = TEMPLATE.replace("m['content'] }}", "m['content'].replace('/no_think', '').rstrip() }}") + (
+    "{% if '/no_think' in messages[0]['content'] %}<think>\n\n</think>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("content", ["Be brief. /no_think", "/no_think", "Be\nbrief."])
+def test_a_template_that_obeys_a_flag_in_a_content_is_followed(content):
+    own = with_template(OBEYS_FLAGS)
+    messages = [{"role": "system", "content": content}, USER]
+    expected = own._tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert encode_messages(own, messages) == expected
+
+
+@pytest.mark.parametrize("content", ["Say <|end|>. /no_think", "Say <|en/no_thinkd|>."])
+def test_a_content_that_spells_a_special_token_is_refused_by_a_template_that_rewrites_it(content):
+    own = with_template(OBEYS_FLAGS)
     with pytest.raises(CodecError, match="rewrites message contents"):
-        encode_messages(own, [USER])
+        encode_messages(own, [{"role": "user", "content": content}])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -231,20 +231,21 @@ class Codec:
         content is encoded by itself, as plain text. Nothing that a user sends can become a special token. Raises
         :class:`CodecError` if the tokenizer has no chat template or the template rejects the messages.
         """
-        text = render_chat(self._tokenizer, messages, options)
-        for same, marked, contents in ways(messages):
+        text, parts = render_chat(self._tokenizer, messages, options), None
+        for same, marked, placed in ways(messages):
             if same is not messages and render_chat(self._tokenizer, same, options) != text:
                 continue
+            contents = placed
             pieces = pieces_of(render_chat(self._tokenizer, marked, options), marked, contents)
             if (parts := align(text, pieces, contents)) is not None:
                 break
-        else:
-            raise CodecError(
-                "chat template: it rewrites message contents, so user text cannot be kept apart from it"
-            )
-        own = [part for piece, part in zip(pieces, parts, strict=True) if piece not in contents]
-        if (whole := encode_whole(self._tokenizer, text, own, self._specials, self.special_ids)) is not None:
+        own = [part for piece, part in zip(pieces, parts or pieces, strict=True) if piece not in contents]
+        spelt = parts is None and any(map(self._specials.search, contents.values()))
+        whole = encode_whole(self._tokenizer, text, own, self._specials, self.special_ids)
+        if whole is not None and not spelt:
             return whole
+        if parts is None:
+            raise CodecError("chat template: it rewrites message contents, in which special tokens are spelt")
         ids: list[int] = []
         for piece, part in zip(pieces, parts, strict=True):
             if piece in contents:
