@@ -23,7 +23,7 @@ from tests.support.endpoint import completion, endpoint_server
 from tests.support.models import SMALL, tiny
 from tests.support.samples import record, tasks, variations
 from tests.support.service import save_tiny_model
-from tests.support.tokenizers import byte_level
+from tests.support.tokenizers import byte_level, byte_level_without_system
 
 ASK = [{"role": "user", "content": "Name a river."}]
 CASE = Case(ASK, "The Seine.", ("The Nile.", "A river is wet."))
@@ -260,6 +260,19 @@ def test_an_answer_equal_to_the_baseline_s_is_exactly_as_good(tmp_path):
     texts = ["".join(rng.choices("abcdefgh ", k=rng.randint(5, 80))) for _ in range(60)]
     found = judge.judge([Case(ASK, text, (text, f"other {text}")) for text in texts])
     assert {same.quality for same, _ in found} == {0.5}
+
+
+def test_a_reward_model_that_takes_no_system_message_reads_it_before_the_user_s(tmp_path):
+    section = reward_model(tmp_path)
+    byte_level_without_system().save_pretrained(section.model)
+    judge = RewardJudge(section)
+    system = {"role": "system", "content": "Be brief."}
+    joined = {"role": "user", "content": f"Be brief.\n\n{ASK[0]['content']}"}
+    apart, together = judge.judge([replace(CASE, messages=[system, *ASK]), replace(CASE, messages=[joined])])
+    for one, other in zip(apart, together, strict=True):
+        assert one.note == pytest.approx(other.note, abs=1e-4)
+    with pytest.raises(UserError, match="no system"):
+        judge.judge([replace(CASE, messages=[system, system, *ASK])])
 
 
 def test_a_row_s_reward_does_not_depend_on_its_batch_where_the_end_token_fills_rows_up(tmp_path):

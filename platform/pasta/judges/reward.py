@@ -1,7 +1,7 @@
 """A reward model as judge: any Hugging Face sequence classifier with one output."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -14,6 +14,7 @@ from pasta.errors import UserError, first_line
 from pasta.judges.checks import REWARD_MODEL, check_reward_model
 from pasta.judges.config import RewardModelSection
 from pasta.judges.judge import Case, Verdict
+from pasta.lang import system_joined
 
 
 class RewardJudge:
@@ -86,13 +87,22 @@ class RewardJudge:
     def _encode(self, messages: Messages, answer: str) -> list[int]:
         turns = [*messages, {"role": "assistant", "content": answer}]
         try:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False)
+            text = self._render(turns)
+        except UserError:
+            if (joined := system_joined(turns)) is None:
+                raise
+            text = self._render(joined)
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _render(self, turns: Sequence[Mapping[str, str]]) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception as error:  # the template is code of the model directory
             raise UserError(
                 f"{REWARD_MODEL}: {self._section.model}: chat template: {first_line(error)}"
             ) from None
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return text
 
     @torch.inference_mode()
     def _rewards(self, rows: Sequence[list[int]]) -> list[float | str]:

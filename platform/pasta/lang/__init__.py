@@ -6,7 +6,7 @@ from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
 from pasta.lang.plain import annotated_ids, plain_ids
 from pasta.lang.printer import to_text
-from pasta.lang.prompts import check_start, encode_messages, encode_start, turn_tail
+from pasta.lang.prompts import check_start, encode_messages, encode_start, system_joined, turn_tail
 from pasta.lang.stream import TextStream
 from pasta.lang.tokenizer import CodecError, add_control_tokens, has_chat_template
 
@@ -33,6 +33,7 @@ __all__ = [
     "plain_ids",
     "render",
     "strip",
+    "system_joined",
     "to_text",
     "turn_tail",
 ]

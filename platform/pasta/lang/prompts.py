@@ -23,12 +23,17 @@ def encode_messages(
     try:
         return codec.encode_prompt(messages, options)
     except CodecError:
-        roles = [message["role"] for message in messages[:2]]
-        if roles != ["system", "user"]:
+        if (joined := system_joined(messages)) is None:
             raise
-        system, user, *rest = messages
-        joined = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
-        return codec.encode_prompt([joined, *rest], options)
+        return codec.encode_prompt(joined, options)
+
+
+def system_joined(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]] | None:
+    """Messages whose system message is put before the user's first one; None unless they begin with these two."""
+    if [message["role"] for message in messages[:2]] != ["system", "user"]:
+        return None
+    system, user, *rest = messages
+    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
 def turn_tail(codec: Codec) -> list[int] | None:
