@@ -14,6 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from pasta.data.tokenizers import read_config
 from pasta.errors import UserError
 from pasta.interpreter import RepetitionDetection
 from serve import launch
@@ -220,6 +221,21 @@ def test_a_folder_of_the_hub_s_cache_is_told_from_a_model_s(tmp_path, model):
     config = ServeConfig.model_validate({"models": {"a": {"path": str(tmp_path / "models--me--mine")}}})
     says = "has no config.json; expected the model's name on the Hub, or one of the folders in its snapshots"
     assert says in mistake(check_served_models, config)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("adapter_config.json", "holds an adapter; expected a whole model, into which it has been merged"),
+        ("model-q4_0.gguf", "holds a GGUF file; expected config.json"),
+    ],
+)
+def test_what_comes_in_a_model_s_place_is_named(tmp_path, file, says):
+    (tmp_path / file).touch()
+    config = ServeConfig.model_validate({"models": {"a": {"path": str(tmp_path)}}})
+    assert says in mistake(check_served_models, config)
+    with pytest.raises(UserError, match=says):
+        read_config("model.init_from", str(tmp_path))
 
 
 def test_keys_that_cannot_be_read_are_named(tmp_path, model):

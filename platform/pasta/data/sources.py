@@ -147,6 +147,11 @@ def plan_shards(
     if empty:
         others = f" (nor do {len(empty) - 1} other files)" if len(empty) > 1 else ""
         say(f"{_KEY}: {empty[0]}: holds no records{others}; left out")
+    if unread := _unread(source):
+        say(
+            f"{_KEY}: {unread[0]}: not read ({len(unread)} of that kind): of a directory only the files directly in it "
+            "are, uncompressed; name a pattern, such as DIRECTORY/**/*.jsonl, for those in its folders"
+        )
     if len(ranges) > MAX_SHARDS:
         raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [Shard(index, *each) for index, each in enumerate(ranges)]
@@ -159,6 +164,22 @@ def plan_shards(
         others = f" (nor could any of the first {len(first)} records be read)" if len(first) > 1 else ""
         raise UserError(f"{_KEY}: {broken[0].place}: {broken[0].reason}{others}")
     return shards
+
+
+def _unread(source: SourceSection) -> list[Path]:
+    """Files of data in a source's directory that are not read: those in its folders, and compressed ones."""
+    path = Path(source.path)
+    if (
+        source.path == ATLAS
+        or not path.is_dir()
+        or read_manifest(path) is not None
+        or _is_saved_dataset(path)
+    ):
+        return []
+    read = {*source_files(source)}
+    below = (file for file in path.rglob("*") if file.is_file() and file not in read)
+    shown = (file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    return sorted(file for file in shown if not _SUFFIXES.keys().isdisjoint(file.suffixes))
 
 
 def _check_selection(source: SourceSection) -> None:

@@ -66,10 +66,23 @@ def read_config(key: str, source: str) -> Any:
     from transformers import AutoConfig
 
     check_source(key, source)
+    if why := why_no_model(Path(source)):
+        raise UserError(f"{key}: {source} {why}")
     try:
         return AutoConfig.from_pretrained(source)
     except Exception as error:  # each class checks its values in its own way
         raise UserError(f"{key}: {source}: no model can be read there ({first_line(error)})") from None
+
+
+def why_no_model(directory: Path) -> str:
+    """Say why a directory is not that of a whole model, if it holds something else that models come as; else empty."""
+    if (directory / "config.json").exists():
+        return ""
+    if (directory / "adapter_config.json").is_file():
+        return "holds an adapter; expected a whole model, into which it has been merged (merge_and_unload of peft)"
+    if any(directory.glob("*.gguf")):
+        return "holds a GGUF file; expected config.json, a tokenizer, and weights as safetensors"
+    return ""
 
 
 def _ready(tokenizer: Any) -> Any:

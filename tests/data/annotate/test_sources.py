@@ -372,6 +372,23 @@ def test_files_without_records_are_left_out_and_the_first_of_them_is_named(tmp_p
     assert said == [f"{line}; left out", *others]
 
 
+def test_files_of_a_directory_that_are_not_read_are_said(tmp_path: Path) -> None:
+    for folder in ("more/deep", ".cache"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    (tmp_path / "README.md").touch()
+    (tmp_path / ".cache/x.json").touch()
+    said: list[str] = []
+    plan_shards(SourceSection(str(tmp_path)), 3, said.append)
+    assert said == []
+    write_jsonl(tmp_path / "more/deep/b.jsonl", RECORDS)
+    (tmp_path / "c.jsonl.gz").touch()
+    plan_shards(SourceSection(str(tmp_path)), 3, said.append)
+    (line,) = said
+    assert line.startswith(f"data.source.path: {tmp_path / 'c.jsonl.gz'}: not read (2 of that kind): of a")
+    assert "DIRECTORY/**/*.jsonl" in line
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_a_byte_order_mark_alone_is_no_record(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(codecs.BOM_UTF8)
