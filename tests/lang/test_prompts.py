@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, check_start, encode_messages, encode_start
 from pasta.lang.contents import ways
@@ -165,6 +166,19 @@ def test_a_plain_prompt_is_encoded_as_transformers_encodes_it(kind):
         *codec(kind).begin_ids,
         *tokenizer("The capital of é", add_special_tokens=False)["input_ids"],
     ]
+
+
+def test_the_end_of_text_begins_a_plain_prompt_if_the_tokenizer_puts_it_there():
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", tokenizer.eos_token_id)]
+    )
+    assert encode_start(Codec(tokenizer), "tea") == tokenizer("tea")["input_ids"]
+    assert encode_start(Codec(tokenizer), "tea")[0] == tokenizer.eos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <|end|>", special_tokens=[("<|end|>", tokenizer.eos_token_id)]
+    )
+    assert encode_start(Codec(tokenizer), "tea") == tokenizer("tea")["input_ids"][:-1]
 
 
 #: SmolLM 3's way: a flag in the system message is obeyed, and left out.

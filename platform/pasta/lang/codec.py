@@ -158,8 +158,8 @@ class Codec:
     @cached_property
     def begin_ids(self) -> list[int]:
         """Token ids that the tokenizer puts before every text: its begin-of-text token, or none."""
-        first = token_ids(self._tokenizer, "", begin=True)[:1]
-        return [] if first == [self._tokenizer.eos_token_id] else first
+        first = token_ids(self._tokenizer, "a", begin=True)[:1]
+        return [token for token in first if token in self.special_ids]
 
     @property
     def bos_id(self) -> int | None:
