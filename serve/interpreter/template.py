@@ -18,7 +18,9 @@ def variables(template: Any) -> frozenset[str]:
     """
     from jinja2 import Environment, TemplateSyntaxError, meta  # as late as transformers imports it
 
-    if not isinstance(template, str):  # none, or several by name
+    if isinstance(template, dict):  # several by name: transformers takes this one
+        template = template.get("default")
+    if not isinstance(template, str):
         return frozenset()
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])
     try:

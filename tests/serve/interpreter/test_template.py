@@ -16,7 +16,8 @@ THINKS_OR_NOT = "{% if add_generation_prompt and enable_thinking is defined %}{{
         ("{% for m in messages %}{% break %}{% endfor %}{{ raise_exception(range(tools)) }}", set()),
         ("{% if %}", set()),
         (None, set()),
-        ({"default": "{{ x }}"}, set()),
+        ({"default": "{{ x }}", "tool_use": "{{ y }}"}, {"x"}),
+        ({"rag": "{{ x }}"}, set()),
     ],
 )
 def test_the_variables_of_a_template_are_those_that_nobody_else_sets(template, names):
