@@ -104,8 +104,8 @@ def test_tokens_are_counted_and_what_a_slot_cannot_hold_is_left_out(tmp_path):
     )
     trace = make_trace(lines, Codec(WordTokenizer()), slot_tokens=60)
     first, last = trace.scripts
-    # user : + a space + Drinks ? + the line's end; Two : Leaves . Done . and the end.
-    assert first.parallel.prompt_tokens == 6
+    # user : Drinks ? + the line's end, a space belongs to its word; Two : Leaves . Done . and the end.
+    assert first.parallel.prompt_tokens == 5
     assert first.sequential.plain_tokens == first.parallel.plain_tokens == 7
     assert len(first.parallel.tokens) == 2
     assert last.parallel.prompt_tokens == 9
