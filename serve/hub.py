@@ -13,6 +13,8 @@ from pasta.errors import UserError, first_line
 ANSWER_S = 10.0
 #: Files of a model, its tokenizer and its draft heads, other than weights.
 _SMALL = (".json", ".txt", ".model", ".jinja")
+#: How the names of Mistral's weights begin in its own form, which lie beside those that transformers reads.
+_OTHER_FORM = "consolidated"
 
 
 def download(name: str, key: str, *, weights: bool) -> Path:
@@ -75,6 +77,7 @@ def _wanted(files: Iterable[str], weights: bool) -> Iterable[str]:
     yield from (file for file in sorted(top) if file.endswith(_SMALL))
     if not weights:
         return
+    top = {file for file in top if not file.startswith(_OTHER_FORM)}
     suffixes = (Path(file).suffix for file in MODEL_WEIGHTS)
     suffix = next((suffix for suffix in suffixes if any(file.endswith(suffix) for file in top)), "")
     yield from (file for file in sorted(top) if suffix and file.endswith(suffix))

@@ -103,6 +103,22 @@ def test_every_file_that_an_index_names_must_be_there(cache, files):
     assert cached(NAME) == folder
 
 
+@pytest.mark.parametrize(
+    ("files", "weights"),
+    [
+        (["model-1.safetensors", "model-2.safetensors"], ["model-1.safetensors", "model-2.safetensors"]),
+        (["pytorch_model.bin"], ["pytorch_model.bin"]),
+        (
+            ["draft_heads.safetensors", "model.safetensors", "pytorch_model.bin"],
+            ["draft_heads.safetensors", "model.safetensors"],
+        ),
+    ],
+)
+def test_weights_are_downloaded_in_one_form(files, weights):
+    """Mistral's repositories have them in its own form too, as large."""
+    assert [*hub._wanted([*files, "consolidated.safetensors", "a/model.safetensors"], True)] == weights
+
+
 def test_offline_a_model_that_is_not_cached_is_one_line(cache, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = refused(load_codec, ModelConfig(path=NAME), "MODEL")
