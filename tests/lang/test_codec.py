@@ -23,7 +23,14 @@ from pasta.lang import (
 from pasta.lang.codec import MAX_ESTIMATE
 from pasta.lang.detokenizer import Detokenizer
 from tests.support.documents import documents, texts
-from tests.support.tokenizers import KINDS, byte_level, codec, ordinary_close, prepended_space
+from tests.support.tokenizers import (
+    KINDS,
+    byte_level,
+    byte_level_without_tags,
+    codec,
+    ordinary_close,
+    prepended_space,
+)
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 fast = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,6 +106,22 @@ def test_a_promise_is_spelt_in_separate_pieces():
 
 def test_the_chat_template_says_what_ends_an_answer():
     assert codec().eos_id == byte_level().convert_tokens_to_ids("<|end|>")
+
+
+def test_an_added_token_that_is_named_as_an_end_is_no_text():
+    tokenizer = byte_level_without_tags()
+    tokenizer.add_tokens(["<stop>"])
+    end = tokenizer.convert_tokens_to_ids("<stop>")
+    plain, named = (Codec(tokenizer, sequential=True, ends=ends) for ends in ([], [end]))
+    assert end in plain.encode_text("a<stop>b")
+    assert named.eos_ids == {*plain.eos_ids, end}
+    assert named.decode_text(named.encode_text("a<stop>b")) == "a<stop>b"
+    assert end not in named.encode_text("a<stop>b")
+
+
+def test_a_model_that_pasta_has_trained_ends_its_answers_as_it_was_trained_to():
+    user = byte_level().convert_tokens_to_ids("<|user|>")
+    assert Codec(byte_level(), sequential=True, ends=[user]).eos_ids == codec().eos_ids
 
 
 def test_an_answer_may_end_with_the_turn_or_with_the_text():
