@@ -5,12 +5,9 @@ that cannot be read are returned as :class:`Broken`, so that they can be counted
 """
 
 import codecs
-import contextlib
-import functools
 import glob
 import itertools
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,16 +20,23 @@ from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.tasks import SPLITS
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, check_atlas_keys
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
-from pasta.errors import UserError, first_line
-from pasta.files import annotated_files, read_bytes, read_lines, reading
+from pasta.data.opened import (
+    DEFAULT_SPLIT,
+    SOURCE_KEY,
+    forget_opened,
+    parquet_file,
+    read_array,
+    read_data_set,
+    read_row_group,
+)
+from pasta.errors import UserError
+from pasta.files import annotated_files, read_lines, reading
 from pasta.lang import render
-from pasta.rows import parse_json, read_json
+from pasta.rows import parse_json
 from pasta.stages.shards import finished_stage
 from pasta.stages.stage import read_manifest
 
-_KEY = "data.source.path"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
-_SPLIT = "train"
 _PEEKED = 50
 _KEPT_CHARS = 4000
 Kind = Literal["jsonl", "json", "parquet", "dataset", "atlas"]
@@ -52,7 +56,7 @@ class SourceSection:
 
     path: str
     format: Format = "auto"
-    split: str = _SPLIT
+    split: str = DEFAULT_SPLIT
     subset: str | None = None
     revision: str | None = None
     records: int | None = None
@@ -111,8 +115,8 @@ def source_files(source: SourceSection) -> list[Path]:
         if _is_saved_dataset(path):
             return [path]
         if read_manifest(path) is not None:
-            finished_stage(path, "annotate", _KEY)
-            check_all_shards(path, _KEY)
+            finished_stage(path, "annotate", SOURCE_KEY)
+            check_all_shards(path, SOURCE_KEY)
             return annotated_files(path)
         found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     elif glob.has_magic(source.path):
@@ -121,13 +125,13 @@ def source_files(source: SourceSection) -> list[Path]:
             _kind_of(file)
     elif path.suffix in _SUFFIXES or source.path.startswith((".", "/", "~")) or source.path.count("/") > 1:
         raise UserError(
-            f"{_KEY}: {source.path}: no such file; expected atlas, a JSONL, JSON or parquet file, a pattern or "
+            f"{SOURCE_KEY}: {source.path}: no such file; expected atlas, a JSONL, JSON or parquet file, a pattern or "
             "directory of them, or a Hub data set (owner/name)"
         )
     else:
         return []
     if not found:
-        raise UserError(f"{_KEY}: {source.path}: no .jsonl, .json or .parquet file there")
+        raise UserError(f"{SOURCE_KEY}: {source.path}: no .jsonl, .json or .parquet file there")
     return found
 
 
@@ -143,26 +147,25 @@ def plan_shards(
     empty: list[Path] = []
     ranges = list(_bounded(_ranges(source, shard_records, empty), source.records))
     if not ranges:
-        raise UserError(f"{_KEY}: {source.path}: holds no records")
+        raise UserError(f"{SOURCE_KEY}: {source.path}: holds no records")
     if empty:
         others = f" (nor do {len(empty) - 1} other files)" if len(empty) > 1 else ""
-        say(f"{_KEY}: {empty[0]}: holds no records{others}; left out")
+        say(f"{SOURCE_KEY}: {empty[0]}: holds no records{others}; left out")
     if unread := _unread(source):
         say(
-            f"{_KEY}: {unread[0]}: not read ({len(unread)} of that kind): of a directory only the files directly in it "
-            "are, uncompressed; name a pattern, such as DIRECTORY/**/*.jsonl, for those in its folders"
+            f"{SOURCE_KEY}: {unread[0]}: not read ({len(unread)} of that kind): of a directory only the files directly "
+            "in it are, uncompressed; name a pattern, such as DIRECTORY/**/*.jsonl, for those in its folders"
         )
     if len(ranges) > MAX_SHARDS:
         raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [Shard(index, *each) for index, each in enumerate(ranges)]
     records = itertools.chain.from_iterable(read_source_shard(shard, source) for shard in shards)
     first = list(itertools.islice(records, _PEEKED))
-    for kept in (_array, _row_group, _load_dataset):  # by workers, not here
-        kept.cache_clear()
+    forget_opened()  # workers read on, not this process
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
         others = f" (nor could any of the first {len(first)} records be read)" if len(first) > 1 else ""
-        raise UserError(f"{_KEY}: {broken[0].place}: {broken[0].reason}{others}")
+        raise UserError(f"{SOURCE_KEY}: {broken[0].place}: {broken[0].reason}{others}")
     return shards
 
 
@@ -229,7 +232,12 @@ def _ranges(source: SourceSection, size: int, empty: list[Path]) -> Iterator[Ran
         assert source.records is not None
         yield from _cut("atlas", ATLAS, source.records, size)
     elif not files or files[0].is_dir():
-        yield from _cut("dataset", source.path, len(_dataset_of(source)), size)
+        yield from _cut(
+            "dataset",
+            source.path,
+            len(read_data_set(source.path, source.subset, source.split, source.revision)),
+            size,
+        )
     else:
         for file in files:
             holds_records = False
@@ -245,9 +253,9 @@ def _cut_file(file: Path, size: int) -> Iterator[Range]:
     if kind == "jsonl":
         yield from _cut_lines(file, size)
     elif kind == "json":
-        yield from _cut("json", str(file), len(_array(file, *_version(str(file)))), size)
+        yield from _cut("json", str(file), len(read_array(str(file))), size)
     else:
-        with _parquet(file) as table:
+        with parquet_file(file) as table:
             yield from _cut("parquet", str(file), table.metadata.num_rows, size)
 
 
@@ -259,7 +267,7 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """The records in lines ``start`` to ``start + size`` of a file, and the byte at which these lines begin."""
     offset = start = 0
-    numbered = enumerate(read_lines(file, key=_KEY), start=1)
+    numbered = enumerate(read_lines(file, key=SOURCE_KEY), start=1)
     lines = ((len(line), bool(_record_in(line, number))) for number, line in numbered)
     while cut := list(itertools.islice(lines, size)):
         if count := sum(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
@@ -278,7 +286,7 @@ def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
 
 
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
-    with reading(shard.path, key=_KEY), Path(shard.path).open("rb") as stream:
+    with reading(shard.path, key=SOURCE_KEY), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
         numbered = (
             (number, record)
@@ -305,108 +313,38 @@ def _parse_line(line: bytes, place: str) -> Any:
 
 
 def _read_json(shard: Shard, source: SourceSection) -> Placed:
-    values = _array(Path(shard.path), *_version(shard.path))
+    values = read_array(shard.path)
     for number in range(shard.start, shard.start + shard.count):
         yield f"{shard.path}:record {number + 1}", values[number]
 
 
-def _version(path: str) -> tuple[int, int]:
-    """What tells that a file has changed. Raises UserError if it is not there."""
-    with reading(path, key=_KEY):
-        stat = os.stat(path)
-    return stat.st_mtime_ns, stat.st_size
-
-
-# The next shard of a process is most often one of the same file: to parse 600 MB of JSON for each takes hours.
-@functools.lru_cache(maxsize=1)
-def _array(file: Path, *version: int) -> list[Any]:
-    hint = "an array of records, or one record a line in a .jsonl file"
-    try:
-        values = read_json(file, key=_KEY, expected=hint)
-    except UserError:
-        if read_bytes(file, key=_KEY).removeprefix(codecs.BOM_UTF8).strip():
-            raise
-        return []  # an empty file holds no records, as a .jsonl file does
-    if not isinstance(values, list):
-        raise UserError(f"{_KEY}: {file}: expected an array of records")
-    return values
-
-
 def _read_parquet(shard: Shard, source: SourceSection) -> Placed:
     end = shard.start + shard.count
-    with _parquet(Path(shard.path)) as table:
+    with parquet_file(Path(shard.path)) as table:
         begin = 0
         for group in range(table.num_row_groups):
             rows = table.metadata.row_group(group).num_rows
             if begin < end and begin + rows > shard.start:
                 first = max(shard.start - begin, 0)
-                found = _row_group(shard.path, group, *_version(shard.path))
+                found = read_row_group(shard.path, group)
                 part = found.slice(first, min(end - begin, rows) - first)
                 for number, value in enumerate(part.to_pylist(), start=begin + first + 1):
                     yield f"{shard.path}:row {number}", value
             begin += rows
 
 
-@functools.lru_cache(maxsize=1)
-def _row_group(path: str, group: int, *version: int) -> Any:
-    with _parquet(Path(path)) as table:
-        return table.read_row_group(group)
-
-
-@contextlib.contextmanager
-def _parquet(file: Path) -> Iterator[Any]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            yield table
-    # The last two: text that is not UTF-8, times that Python has none for.
-    except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:
-        raise UserError(
-            f"{_KEY}: {file}: cannot be read as parquet ({first_line(error)}); expected a whole parquet file"
-        ) from None
-
-
 def _read_dataset(shard: Shard, source: SourceSection) -> Placed:
-    rows = _dataset_of(source).select(range(shard.start, shard.start + shard.count))
+    rows = read_data_set(source.path, source.subset, source.split, source.revision).select(
+        range(shard.start, shard.start + shard.count)
+    )
     for number, value in enumerate(rows, start=shard.start + 1):
         yield f"{shard.path}:{source.split}:{number}", value
-
-
-def _dataset_of(source: SourceSection) -> Any:
-    return _load_dataset(source.path, source.subset, source.split, source.revision)
-
-
-@functools.lru_cache(maxsize=1)
-def _load_dataset(path: str, subset: str | None, split: str, revision: str | None) -> Any:
-    """A Hub data set or one saved to disk. Raises UserError, in one line, when it cannot be had."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    logging.getLogger("datasets").setLevel(logging.ERROR)
-    try:
-        if os.path.isdir(path):
-            loaded = datasets.load_from_disk(path)
-        else:
-            loaded = datasets.load_dataset(path, subset, split=split, revision=revision)
-    except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
-        raise UserError(f"{_KEY}: {path}: no such data set could be loaded ({first_line(error)})") from None
-    if not isinstance(loaded, datasets.DatasetDict):
-        if os.path.isdir(path) and split not in (_SPLIT, str(loaded.split)):
-            raise UserError(
-                f"data.source.split: {path} is one data set without splits; expected {_SPLIT}, got {split!r}"
-            )
-        return loaded
-    if split not in loaded:
-        raise UserError(f"data.source.split: {path} has no split {split!r}; it has {', '.join(loaded)}")
-    return loaded[split]
 
 
 def _kind_of(file: Path) -> Kind:
     kind = _SUFFIXES.get(file.suffix)
     if kind is None:
-        raise UserError(f"{_KEY}: {file}: expected a name in {', '.join(_SUFFIXES)}")
+        raise UserError(f"{SOURCE_KEY}: {file}: expected a name in {', '.join(_SUFFIXES)}")
     return kind
 
 

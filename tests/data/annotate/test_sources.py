@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pasta.data import sources
+from pasta.data import opened
 from pasta.data.atlas import FAMILIES
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
@@ -83,7 +83,7 @@ def test_parquet_across_row_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "owner", "read_by"),
     [
-        ("a.json", sources, "read_json"),
+        ("a.json", opened, "read_json"),
         ("a.parquet", pyarrow.parquet.ParquetFile, "read_row_group"),
         ("set", datasets, "load_from_disk"),
     ],
