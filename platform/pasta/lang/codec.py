@@ -241,7 +241,7 @@ class Codec:
                 break
         own = [part for piece, part in zip(pieces, parts or pieces, strict=True) if piece not in contents]
         spelt = parts is None and any(map(self._specials.search, contents.values()))
-        whole = encode_whole(self._tokenizer, text, own, self._specials, self.special_ids)
+        whole = encode_whole(self._tokenizer, text, own, self.special_ids)
         if whole is not None and not spelt:
             return whole
         if parts is None:

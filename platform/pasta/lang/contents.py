@@ -94,12 +94,10 @@ def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list
 
 
 def encode_whole(
-    tokenizer: Tokenizer, text: str, own: Sequence[str], spelt: re.Pattern[str], specials: Collection[int]
+    tokenizer: Tokenizer, text: str, own: Sequence[str], specials: Collection[int]
 ) -> list[int] | None:
     """Token ids of a prompt as the tokenizer reads it: it may join a content's beginning with what stands before.
-    ``None`` unless all ``specials``, which ``spelt`` finds in a text, are those of the template's ``own`` parts."""
-    if len(spelt.findall(text)) != sum(len(spelt.findall(part)) for part in own):
-        return None
+    ``None`` unless its ``specials`` are those of the template's ``own`` parts: a content spells one."""
     ids = token_ids(tokenizer, without_halves(text))
     expected = chain.from_iterable(token_ids(tokenizer, part) for part in own if part)
     same = [i for i in ids if i in specials] == [i for i in expected if i in specials]
