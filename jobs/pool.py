@@ -155,7 +155,7 @@ def run_shards(
                             f"({cause_of_death(error)}); finished shards are kept"
                         ) from None
                     again = "" if number is None else f"; shard {number} is done again"
-                    print(f"a worker died{again}", file=sys.stderr, flush=True)
+                    print(f"a worker died{again} ({cause_of_death(error)})", file=sys.stderr, flush=True)
                     if number is not None:
                         waiting.appendleft(number)
                     start()

@@ -149,9 +149,8 @@ class RolloutActors:
                 f"rollout.workers.max_failures: {self._failures} actors died, the last one at batch {batch} "
                 f"({cause_of_death(error)}); the same command goes on from the last checkpoint"
             ) from None
-        print(
-            f"a rollout actor died; its share of batch {batch} is sampled again", file=sys.stderr, flush=True
-        )
+        said = f"a rollout actor died; its share of batch {batch} is sampled again"
+        print(f"{said} ({cause_of_death(error)})", file=sys.stderr, flush=True)
         self._actors[number] = self._start()
         self._actors[number].load.remote(self._weights, self._version)
 

@@ -38,7 +38,9 @@ def test_a_worker_that_finds_no_place_holds_nothing_up():
     assert results == {0: 0, 1: 1, 2: 4, 3: 9}
 
 
-def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_are_kept(tmp_path: Path):
+def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_are_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     """What Ray Data's actor pool cannot do: it tries such a shard for ever, or ends with a stack trace."""
     deaths = tmp_path / "deaths"
 
@@ -60,6 +62,10 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
     # Ray does not know a process that the system has killed, as it does where memory is short.
     assert "; the system kills processes for which it has no memory)" in str(error.value)
     assert deaths.read_text().split() == ["one"] * 2
+    # Each death says why: the last one was of another cause, maybe.
+    assert re.search(
+        r"a worker died; shard 3 is done again \(.* for which it has no memory\)", capfd.readouterr().err
+    )
     assert results == {0: 0, 1: 1, 2: 2}
 
 
