@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, Phi3Config, modeling_utils
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pasta.engine import (
     Engine,
@@ -19,6 +20,7 @@ from pasta.engine import (
     random_model,
     read_model_config,
 )
+from pasta.engine.families import SCALINGS
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.models import CONFIGS, tiny
@@ -291,6 +293,18 @@ def test_a_dtype_nobody_knows(saved):
 @pytest.mark.parametrize("device", ["tpu:0", "gpu"])
 def test_a_device_nobody_knows(saved, device):
     refused(f"device: '{device}'", saved, device=device)
+
+
+def test_a_scaling_of_positions_that_nobody_knows_is_said(saved, tmp_path):
+    """The Decoder ended with KeyError: 'ntk-magic'."""
+    assert {*SCALINGS} == {"default", *ROPE_INIT_FUNCTIONS}
+    values = json.loads((saved / "config.json").read_text())
+    for name in ("ntk-magic", 3):
+        scaling = {"rope_type": name, "factor": 2.0, "rope_theta": 1e4}
+        (tmp_path / "config.json").write_text(json.dumps(values | {"rope_parameters": scaling}))
+        refused(
+            f"positions are scaled as {name!r}, which is not known; expected one of default, linear", tmp_path
+        )
 
 
 @pytest.mark.parametrize("key", ["type", "rope_type"])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec
-from pasta.rows import kind_of, read_json
+from pasta.rows import kind_of, read_json, short_repr
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -27,6 +27,8 @@ SUPPORTED_ARCHITECTURES = (
     "phi3",
     "smollm3",
 )
+#: The ways in which transformers scales positions.
+SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 #: ``model_type`` of models that see images and write text by a model of a family above: that part of them is read.
 _WITH_TEXT_PART = ("gemma3", "mistral3")
 
@@ -86,6 +88,12 @@ def check_architecture(config: Any, where: str) -> None:
             raise UserError(
                 f"{where}: heads of {size} numbers; expected an even number, which is turned in pairs"
             )
+    for kind in _scalings(config):
+        if (name := kind.get("rope_type", "default")) not in SCALINGS:
+            raise UserError(
+                f"{where}: positions are scaled as {short_repr(name)}, which is not known; expected one of "
+                f"{', '.join(SCALINGS)} as rope_type"
+            )
     if config.model_type == "ministral3" and (rope := getattr(config, "rope_parameters", None)):
         for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
             if rope.get(key) is None:
@@ -129,9 +137,15 @@ def _check_scaling(values: dict[str, Any]) -> None:
 def context_positions(config: Any) -> int:
     """How many positions a model has. With longrope scaling those that it was first trained with: past them the
     embedding of every token would be another one, that of what is cached and of neighbours too."""
-    found = getattr(config, "rope_parameters", None) or {}
-    kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
     first = [
-        kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"
+        kind["original_max_position_embeddings"]
+        for kind in _scalings(config)
+        if kind.get("rope_type") == "longrope"
     ]
     return int(min([config.max_position_embeddings, *first]))
+
+
+def _scalings(config: Any) -> list[dict[str, Any]]:
+    """How a model's positions are scaled: for all layers, or for each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [found, *(value for value in found.values() if isinstance(value, dict))]
