@@ -163,6 +163,16 @@ def test_a_judge_none_of_whose_verdicts_is_valid_is_not_said_to_be_silent(tmp_pa
     assert "No answer was judged" not in section_of(text, "## Where each method fails")
 
 
+@pytest.mark.parametrize("kind", ["teacher", "reward"])
+def test_only_a_teacher_is_asked_in_both_orders(tmp_path, kind):
+    records = [prompt("a", {"twin": answer(), "pasta": answer()})]
+    verdicts = [{"key": "a", "verdicts": {"twin": {"quality": 0.5}, "pasta": {"quality": 0.75}}}]
+    methods = {"twin": section("sequential"), "pasta": section()}
+    _, _, text = written(tmp_path, records, verdicts, methods, config={"judge": {"kind": kind}})
+    assert "the probability that the judge prefers the answer to the baseline’s" in text
+    assert ("both orders averaged" in text) == (kind == "teacher")
+
+
 def test_one_prompt_is_enough_and_has_no_intervals(tmp_path):
     records, verdicts = evaluation(1)
     _, paths, text = written(tmp_path, records, verdicts)

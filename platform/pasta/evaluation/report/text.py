@@ -115,8 +115,10 @@ def _percent(rate: Any) -> str:
 
 
 def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
+    judge = config.get("judge") or {}
+    both_orders = ", both orders averaged" if judge.get("kind") == "teacher" else ""
     quality = (
-        "the probability that the judge prefers the answer to the baseline’s, both orders averaged"
+        f"the probability that the judge prefers the answer to the baseline’s{both_orders}"
         if summary.pairwise
         else "the mean over answers of the judge’s grade, from 0 to 1 (the grader’s: an answer’s share of right "
         "statements)"
@@ -124,7 +126,7 @@ def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
     if any(m.invalid for m in summary.methods.values()):
         unjudged = "None of the judge’s verdicts is valid"
     else:
-        unjudged = "The judge has given no verdict yet" if config.get("judge") else "No judge was configured"
+        unjudged = "The judge has given no verdict yet" if judge else "No judge was configured"
     notes = [
         "In brackets: 95% bootstrap intervals over prompts; differences are paired. Means of speedups are geometric.",
         "Realised speedup is a ratio of wall clock, batch 1, greedy; theoretical speedup is tokens of the baseline’s "
