@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,12 +21,18 @@ CODE_VERSION = "PASTA_CODE_VERSION"
 _ADDRESS = re.compile(r"(?:ray://)?(?P<host>[^\s/:\[\]]+|\[[\da-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 _FORMS = "host:port, ray://host:port or auto"
 _CONNECT_S = 10.0
+#: What a job's messages take at most in Ray's object store, where that lies, and its share of the memory by Ray's rule.
+_MESSAGES_BYTES = 200 * 1024 * 1024
+_SHARED_MEMORY = "/dev/shm"
+_OBJECTS_SHARE = 0.3
 #: In Ray's message where it ended a process for want of memory.
 _USED = re.compile(r"was (\S+) used / (\S+) limit")
 
 
 @contextmanager
-def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[Callable[[], None]]:
+def ray_cluster(
+    address: str | None, num_cpus: int, threads: int = 1, *, objects: int = 0
+) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
     Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), and CutShort if a local Ray has
@@ -33,8 +40,8 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
     cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
-    no dashboard, which is thirteen processes. SIGTERM ends the block with Terminated. Raises UserError as
-    ``check_address`` does.
+    no dashboard, which is thirteen processes, and room for ``objects`` (bytes) in its object store. SIGTERM ends the
+    block with Terminated. Raises UserError as ``check_address`` does.
     """
     check_address(address)
     key, address = _key(address), _given(address)
@@ -65,7 +72,7 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                     address=address or "local",
                     num_cpus=None if address else num_cpus,
                     include_dashboard=None if address else False,
-                    object_store_memory=None if address else 200 * 1024 * 1024,
+                    object_store_memory=None if address else _object_store(objects),
                     # Workers that Ray starts in advance lack the environment below: none of them would ever be used.
                     _system_config=None if address else {"prestart_worker_first_driver": False},
                     runtime_env={"env_vars": worker_env(threads)},
@@ -83,6 +90,17 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                 stop_ray()
             else:
                 ray.shutdown()
+
+
+def _object_store(objects: int) -> int:
+    """The bytes of an object store for messages and ``objects``, as many as the machine has memory for. Ray writes what
+    has no room to disk, and refuses it where that is almost full."""
+    if not objects:
+        return _MESSAGES_BYTES
+    from pasta.engine.memory import machine_memory
+
+    room = min(shutil.disk_usage(_SHARED_MEMORY).free, int(_OBJECTS_SHARE * machine_memory()))
+    return max(_MESSAGES_BYTES, min(_MESSAGES_BYTES + objects, room))
 
 
 def check_address(address: str | None) -> None:

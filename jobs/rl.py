@@ -56,6 +56,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         import datasets
 
         from pasta.candidates.checks import check_room
+        from pasta.engine.memory import weight_bytes
         from pasta.judges.make import check_asked
         from pasta.rl.train import check_config, prepare
 
@@ -67,10 +68,12 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     tokenizer, prompts, key = check_config(config), read_prompts(config.prompts), judge_key(config.judge)
     check_asked(config.judge, (prompt.messages for prompt in prompts))
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
+    published = weight_bytes(str(config.model.init_from), config.engine.dtype)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (
         resumable(config.name, RESUMES, training),
-        ray_cluster(address, places, config.workers.threads),
+        # The old weights stay until the actors have the new ones.
+        ray_cluster(address, places, config.workers.threads, objects=2 * published),
     ):
         _check_places(config, address)
         prepared = prepare(

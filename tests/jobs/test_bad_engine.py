@@ -49,7 +49,7 @@ def test_engines_of_workers_without_a_gpu_are_not_judged_by_the_machine_s_gpu(mo
 
 
 def test_reinforcement_learning_says_it_before_ray_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_, **__: pytest.fail("Ray was started"))
     path = tmp_path / "rl.yaml"
     data = rl_dict(tmp_path)
     path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "cuda_graphs": "on"}}))
@@ -58,7 +58,7 @@ def test_reinforcement_learning_says_it_before_ray_starts(tmp_path, monkeypatch,
 
 
 def test_draft_heads_that_do_not_fit_the_policy_are_named_before_ray_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_, **__: pytest.fail("Ray was started"))
     path = tmp_path / "rl.yaml"
     path.write_text(yaml.safe_dump(rl_dict(tmp_path)))
     said = save_misfit_heads(tmp_path / "start")
@@ -68,7 +68,7 @@ def test_draft_heads_that_do_not_fit_the_policy_are_named_before_ray_starts(tmp_
 def test_a_slot_too_small_for_any_prompt_and_its_answer_is_named_before_ray_starts(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_, **__: pytest.fail("Ray was started"))
     path = tmp_path / "rl.yaml"
     data = rl_dict(tmp_path)
     path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "slot_tokens": 42}}))
@@ -82,7 +82,7 @@ def test_a_slot_of_more_tokens_than_the_model_has_positions_is_named_before_ray_
     tmp_path, monkeypatch, capsys
 ):
     """On another cluster too: the model is the same there."""
-    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_, **__: pytest.fail("Ray was started"))
     path = tmp_path / "rl.yaml"
     data = rl_dict(tmp_path)
     path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "slot_tokens": 1 << 20}}))

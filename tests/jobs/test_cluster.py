@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from jobs import pool, sft
-from jobs.cluster import check_address, code_version, ray_cluster, takes_gpus
+from jobs.cluster import _object_store, check_address, code_version, ray_cluster, takes_gpus
 from pasta.errors import UserError
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import ROOT, free_port, start_ray
@@ -108,6 +108,25 @@ def test_another_failure_is_not_tried_again(starts):
     with pytest.raises(Exception, match="no space left"):
         start_ray(lambda: pytest.fail("tried again"))
     assert len(init.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("objects", "shared", "memory", "megabytes"),
+    [
+        (0, 1e9, 1e10, 210),
+        (6e8, 1e9, 1e10, 810),
+        (6e8, 7e8, 1e10, 700),
+        (6e8, 1e9, 2e9, 600),
+        (6e8, 6e7, 1e10, 210),
+    ],
+)
+def test_an_object_store_has_room_for_a_policy_s_weights_if_the_machine_has(
+    monkeypatch, objects, shared, memory, megabytes
+):
+    """Ray writes what has no room to disk at each batch, and ends the job where that is almost full."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=int(shared)))
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: int(memory))
+    assert round(_object_store(int(objects)) / 1e6) == megabytes
 
 
 @pytest.fixture

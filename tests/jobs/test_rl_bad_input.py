@@ -13,7 +13,7 @@ from tests.rl.runs import rl_config, rl_dict
 def test_the_grader_refuses_prompts_of_one_s_own_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_, **__: pytest.fail("Ray was started"))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"messages": [{"role": "user", "content": "What is love?"}]}))
     config = rl_config(rl_dict(tmp_path, prompts={"source": str(prompts)}))

@@ -50,7 +50,7 @@ def check_engine_memory(
     """
     if device.startswith("cuda") or (device == "auto" and sees_gpus and glob("/dev/nvidia[0-9]*")):
         return
-    memory, weights = machine_memory(), engines * sum(_weight_bytes(*model) for model in models)
+    memory, weights = machine_memory(), engines * sum(weight_bytes(*model) for model in models)
     num = engines * len(models)
     if (left := memory - beside - weights) <= 0:
         others = f", and the processes {beside / 1e9:.1f} GB" if beside else ""
@@ -97,7 +97,7 @@ def check_positions(slot_tokens: int, models: Sequence[str]) -> None:
         )
 
 
-def _weight_bytes(source: str, dtype: str) -> int:
+def weight_bytes(source: str, dtype: str) -> int:
     """What a model's weights take at least; 0 if it is not on this machine."""
     directory = model_directory(source)
     return 0 if directory is None else int(num_weights(directory) * _BYTES.get(dtype, _OTHERWISE))
