@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -136,6 +137,15 @@ def test_sigterm_ends_a_block_though_other_code_has_made_another_exit_of_it():
         wait()
     assert ended.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "nohup"])
+def test_a_terminal_that_is_closed_ends_a_block_as_sigterm_does(ignored):
+    """Ray's processes stayed for a minute, and nothing had been closed."""
+    before = signal.SIG_IGN if ignored else signal.SIG_DFL
+    expected = nullcontext() if ignored else pytest.raises(Terminated)
+    with handling(signal.SIGHUP, before), expected, ended_by_sigterm():
+        signal.raise_signal(signal.SIGHUP)
 
 
 def test_a_benchmark_that_sigterm_ends_says_where_the_same_command_goes_on(tmp_path, capsys):

@@ -30,7 +30,7 @@ class Terminated(SystemExit):
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Raise Terminated for a SIGTERM within the block, and at its end: code of others may make another exit of it, as
-    Ray does where it waits."""
+    Ray does where it waits. So for a SIGHUP, of a terminal that was closed, unless ``nohup`` has it ignored."""
     ended = False
 
     def end(number: int, frame: Any) -> None:
@@ -38,7 +38,8 @@ def ended_by_sigterm() -> Iterator[None]:
         ended = True
         raise Terminated
 
-    with handling(signal.SIGTERM, end):
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with handling(signal.SIGTERM, end), handling(signal.SIGHUP, signal.SIG_IGN if is_ignored else end):
         try:
             yield
         finally:
