@@ -92,8 +92,9 @@ def test_tokens_come_in_batches_of_the_stream_interval_but_the_first_one_and_the
 
     first, *middle, last = with_engine(scenario, stream_interval=5, multi_step=False)
     assert len(first) == 1
-    # Several may be fetched at once, but none is cut: each ends before a step whose number is a multiple of 5.
-    assert {batch[-1].step % 5 for batch in middle} == {4}
+    # Several may be fetched at once, or all with the end, but none is cut: each ends before a step whose number is a
+    # multiple of 5.
+    assert {batch[-1].step % 5 for batch in middle} <= {4}
     assert isinstance(last[-1], DoneEvent)
 
 
