@@ -146,7 +146,13 @@ def check_engine(
             from pasta.engine.memory import check_engine_memory, check_positions
 
             if is_local(address):
-                check_engine_memory(section, [(model, section.dtype)], section.device, sees_gpus=sees_gpus)
+                check_engine_memory(
+                    section,
+                    [(model, section.dtype)],
+                    section.device,
+                    engines=workers.num_workers,
+                    sees_gpus=sees_gpus,
+                )
             check_positions(section.slot_tokens, [model])
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from jobs import pipeline, rl
 from jobs.cluster import check_engine
+from pasta.engine.memory import weight_bytes
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -15,6 +16,7 @@ from pasta.stages.workers import WorkersSection
 from tests.jobs.test_pipeline import write_pipeline
 from tests.rl.runs import rl_dict
 from tests.support.models import save_misfit_heads
+from tests.training.pair_runs import save_tiny_model
 
 FP8 = "engine.dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"
 
@@ -46,6 +48,17 @@ def test_a_cluster_that_the_environment_names_is_not_judged(monkeypatch):
 def test_engines_of_workers_without_a_gpu_are_not_judged_by_the_machine_s_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_engine(EngineSection(dtype="int4"), WorkersSection(use_gpu=False), None)
+
+
+def test_each_worker_has_a_copy_of_the_model(tmp_path, monkeypatch):
+    """One was counted: workers died for want of memory, one after another."""
+    model = str(save_tiny_model(tmp_path / "model"))
+    section = EngineSection(dtype="float32", device="cpu", num_slots=1, slot_tokens=64)
+    weights = weight_bytes(model, "float32")
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: 3 * weights)
+    check_engine(section, WorkersSection(num_workers=1), None, [model])
+    with pytest.raises(UserError, match="the weights of 4 engines take"):
+        check_engine(section, WorkersSection(num_workers=4), None, [model])
 
 
 def test_reinforcement_learning_says_it_before_ray_starts(tmp_path, monkeypatch, capsys):
