@@ -210,7 +210,7 @@ def _given(address: str | None) -> str | None:
 
 
 def cause_of_death(error: Exception) -> str:
-    """Why an actor died, in a line. Where the system has killed it for want of memory, Ray says that this may be."""
+    """Why an actor died, in a line. Of one that was killed Ray knows only that memory may have been the cause."""
     if used := _USED.search(str(error)):
         return f"Ray ended it, since the machine's memory is used up: {used[1]} of {used[2]}"
     said = first_line(error).rstrip(".")

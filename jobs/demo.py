@@ -29,8 +29,8 @@ from serve.imports import uncollected, without_torch
 from serve.launch import LOCAL, ServiceConfig, read_service_config, running
 
 TIMEOUT_S = 120.0
-#: How often each model is asked, after a first time: a small model answers in less than a tenth of a second, one of
-#: which says little.
+#: How often each model is asked, after a first time: a small model answers in less than a tenth of a second, so that a
+#: single time says little.
 ROUNDS = 7
 
 

@@ -30,7 +30,7 @@ class Terminated(SystemExit):
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Raise Terminated for a SIGTERM within the block, and at its end: code of others may make another exit of it, as
-    Ray does where it waits. So for a SIGHUP, of a terminal that was closed, unless ``nohup`` has it ignored."""
+    Ray does where it waits. So with SIGHUP, which a closed terminal sends, unless it is ignored (``nohup``)."""
     ended = False
 
     def end(number: int, frame: Any) -> None:

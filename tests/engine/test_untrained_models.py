@@ -24,20 +24,25 @@ def engine(directory):
     return Engine(load_model(directory, sequential=True), EngineConfig(2, 200, **UNRECORDED))
 
 
+def generated(model, prompt, codec):
+    """What transformers' generate writes after a prompt, greedily. Special tokens but the ends are no text: neither
+    side may write them."""
+    return model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=30,
+        do_sample=False,
+        suppress_tokens=sorted(codec.special_ids - codec.eos_ids),
+        pad_token_id=0,
+    )[0, len(prompt) :].tolist()
+
+
 def test_it_decodes_what_transformers_generates(directory):
     decoder = engine(directory)
     prompt = decoder.codec.encode_prompt([{"role": "user", "content": "Tell me <sync/> about /> France"}])
     result = decoder.generate(Request(prompt, parallel=False, limits=Limits(max_tokens=30)))
     model = AutoModelForCausalLM.from_pretrained(directory)
-    expected = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        max_new_tokens=30,
-        do_sample=False,
-        # Other special tokens are no text: neither side may write them.
-        suppress_tokens=sorted(decoder.codec.special_ids - decoder.codec.eos_ids),
-        pad_token_id=0,
-    )[0, len(prompt) :].tolist()
+    expected = generated(model, prompt, decoder.codec)
     decoded = list(result.response_ids)
     assert decoded[: len(expected) - 1] == expected[: len(decoded) - 1][: len(expected) - 1]
     assert len(decoded) >= 2
@@ -90,14 +95,7 @@ def test_its_answers_end_with_what_its_generation_config_names(ending):
     model, ended = AutoModelForCausalLM.from_pretrained(folder), []
     for prompt in prompts:
         result = decoder.generate(Request(prompt, parallel=False, limits=Limits(max_tokens=30)))
-        expected = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=30,
-            do_sample=False,
-            suppress_tokens=sorted(decoder.codec.special_ids - decoder.codec.eos_ids),
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
+        expected = generated(model, prompt, decoder.codec)
         if expected[-1] == end:
             ended.append((list(result.response_ids), expected))
     assert ended

@@ -62,7 +62,7 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
     # Ray does not know a process that the system has killed, as it does where memory is short.
     assert "; the system kills processes for which it has no memory)" in str(error.value)
     assert deaths.read_text().split() == ["one"] * 2
-    # Each death says why: the last one was of another cause, maybe.
+    # Each death says why, not the last one alone.
     assert re.search(
         r"a worker died; shard 3 is done again \(.* for which it has no memory\)", capfd.readouterr().err
     )

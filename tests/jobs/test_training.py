@@ -190,6 +190,15 @@ def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp
     stops_being_done_at_the_first_checkpoint(config, tmp_path)
 
 
+def values_of(directory: Path, *, heads: bool) -> dict[str, Any]:
+    """The configuration of a run that trains a model, or draft heads beside one."""
+    values = sft_dict(directory)
+    if heads:
+        values |= {"draft_heads": {"depth": 2, "width": 16}}
+        values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
+    return values
+
+
 def finish(stage: TrainingStage, version: str = "v1") -> None:
     """Leave what a finished run leaves: draft heads, or a model with its manifest."""
     stage.output_dir.mkdir(exist_ok=True)
@@ -205,10 +214,7 @@ def finish(stage: TrainingStage, version: str = "v1") -> None:
 @pytest.mark.parametrize("heads", [False, True])
 def test_what_has_lost_its_weights_is_not_done(tmp_path: Path, heads: bool) -> None:
     """Nothing was left to do, said the command, and the next one found no weights."""
-    values = sft_dict(tmp_path)
-    if heads:
-        values |= {"draft_heads": {"depth": 2, "width": 16}}
-        values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
+    values = values_of(tmp_path, heads=heads)
     config = parse_config(values, SftConfig, "tiny.yaml")
     finish(sft.stage(config))
     assert sft.stage(config).is_done
@@ -323,10 +329,7 @@ def test_a_run_that_begins_anew_names_once_what_was_cut_with_another_configurati
 
 @pytest.mark.parametrize("heads", [False, True])
 def test_a_model_of_data_that_were_made_again_since_is_not_done(tmp_path: Path, heads: bool) -> None:
-    values = sft_dict(tmp_path)
-    if heads:
-        values |= {"draft_heads": {"depth": 2, "width": 16}}
-        values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
+    values = values_of(tmp_path, heads=heads)
     made = tmp_path / "annotated"
     shard = annotated_by_a_stage(values, made)
     config = parse_config(values, SftConfig, "tiny.yaml")

@@ -89,7 +89,8 @@ def make_examples(
 
 
 def make_encoder(options: DataSection, tokenizer: Any) -> Callable[[tuple[int, Sequence[Row]]], Encoded]:
-    """What encodes rows, of which so many others stand before the first one in the source."""
+    """Return a function that makes examples of rows; with them it takes how many rows stand before these in the
+    source."""
     codec = Codec(tokenizer)
     count_tokens = token_counter(codec)
 

@@ -232,12 +232,7 @@ def _ranges(source: SourceSection, size: int, empty: list[Path]) -> Iterator[Ran
         assert source.records is not None
         yield from _cut("atlas", ATLAS, source.records, size)
     elif not files or files[0].is_dir():
-        yield from _cut(
-            "dataset",
-            source.path,
-            len(read_data_set(source.path, source.subset, source.split, source.revision)),
-            size,
-        )
+        yield from _cut("dataset", source.path, len(_data_set(source)), size)
     else:
         for file in files:
             holds_records = False
@@ -334,11 +329,13 @@ def _read_parquet(shard: Shard, source: SourceSection) -> Placed:
 
 
 def _read_dataset(shard: Shard, source: SourceSection) -> Placed:
-    rows = read_data_set(source.path, source.subset, source.split, source.revision).select(
-        range(shard.start, shard.start + shard.count)
-    )
+    rows = _data_set(source).select(range(shard.start, shard.start + shard.count))
     for number, value in enumerate(rows, start=shard.start + 1):
         yield f"{shard.path}:{source.split}:{number}", value
+
+
+def _data_set(source: SourceSection) -> Any:
+    return read_data_set(source.path, source.subset, source.split, source.revision)
 
 
 def _kind_of(file: Path) -> Kind:

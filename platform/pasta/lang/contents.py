@@ -99,9 +99,10 @@ def encode_whole(
     """Token ids of a prompt as the tokenizer reads it: it may join a content's beginning with what stands before.
     ``None`` unless its ``specials`` are those of the template's ``own`` parts: a content spells one."""
     ids = token_ids(tokenizer, without_halves(text))
-    expected = chain.from_iterable(token_ids(tokenizer, part) for part in own if part)
-    same = [i for i in ids if i in specials] == [i for i in expected if i in specials]
-    return ids if same else None
+    # Most parts stand between all turns: each is encoded once.
+    found = {part: [i for i in token_ids(tokenizer, part) if i in specials] for part in {*own} if part}
+    expected = chain.from_iterable(found[part] for part in own if part)
+    return ids if [i for i in ids if i in specials] == [*expected] else None
 
 
 def without_reasoning(messages: Messages) -> Iterator[list[Mapping[str, str]]]:
