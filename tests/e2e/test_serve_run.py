@@ -47,7 +47,8 @@ def test_sigterm_while_it_loads_ends_it_and_a_second_one_leaves_no_process(tmp_p
         time.sleep(3)  # its replicas start
         run.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-        assert run.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        # Negative where nothing was left to end: the second one came as Python itself did.
+        assert run.end(signal.SIGTERM) in (128 + signal.SIGTERM, -signal.SIGTERM)
         assert run.leaves_nothing()
     assert "Traceback" not in run.output
 

@@ -221,9 +221,15 @@ def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
 
 @pytest.mark.e2e
 @pytest.mark.slow
+# In short waits, as jobs do: Python does not wake from one that begins just as a signal comes.
 @pytest.mark.parametrize(
-    "wait", ["time.sleep(600)", "try:\n        time.sleep(600)\n    except SystemExit:\n        sys.exit(1)"]
-)  # the second as Ray Train's wait for its controller does
+    "wait",
+    [
+        "while True:\n        time.sleep(0.1)",
+        # as Ray Train's wait for its controller does
+        "try:\n        while True: time.sleep(0.1)\n    except SystemExit:\n        sys.exit(1)",
+    ],
+)
 def test_sigterm_ends_a_job_quietly_and_its_ray_with_it(wait: str):
     code = (
         "import sys, time\nfrom jobs.cluster import ray_cluster\n"
