@@ -56,7 +56,8 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
     check_gpus(config.workers, address)
     datasets.disable_progress_bars()
     with resumable(config.name, RESUMES, training):
-        prepared = prepare(config, config.run_dir.absolute() / "data")
+        cache_dir = config.run_dir.absolute() / "data"
+        prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
         _describe(config, prepared, effective_beta(config.objective))
         if said := slow_start(config.optimisation, prepared.num_pairs, config.workers.num_workers):
             print(f"{config.name}: {said}")

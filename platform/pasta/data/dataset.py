@@ -22,6 +22,7 @@ from pasta.data.annotate.finished import check_all_shards
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.encoding import (
+    BLOCK_ANSWERS,
     COUNTS,
     Encoded,
     annotated,
@@ -45,8 +46,6 @@ TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 2
 _BLOCK_BYTES = 1 << 20
-#: Answers that a process encodes at a time.
-BLOCK_ANSWERS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 Row = tuple[str, dict[str, Any]]
 
 _ROW = '{"messages": [{"role", "content"}], "annotated": text}'
+#: Answers that a process encodes at a time.
+BLOCK_ANSWERS = 1000
 #: The figures of ``make_examples``.
 COUNTS = ("num_documents", "num_tokens", "num_targets", "num_too_long")
 #: In a process of ``in_processes``: what it does.

@@ -5,27 +5,33 @@ named after a fingerprint of everything that it was made from, and appears only 
 """
 
 import hashlib
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, Features, Value
+from datasets import Dataset, Features, Value, concatenate_datasets, load_from_disk
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import data_fingerprint, prepare_once
+from pasta.data.encoding import BLOCK_ANSWERS, Row, in_processes
 from pasta.data.linearise import Example, Messages, example_of, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.data.sections import PairsSection
 from pasta.errors import UserError
-from pasta.files import read_bytes
+from pasta.files import read_lines, reading
 from pasta.interpreter import IGNORE, ConstraintError, linearise
 from pasta.lang import Codec, CodecError, Document, encode_messages, parse
-from pasta.rows import asked, messages_of, placed, read_rows, text_of
+from pasta.rows import asked, messages_of, numbered, placed, read_rows, text_of
+from pasta.stages.progress import Progress
 
 PAIRS_FILE = "pairs.jsonl"
 SIDES = ("chosen", "rejected")
@@ -78,15 +84,23 @@ def pairs_file(source: Path) -> Path:
 
 def read_pairs(path: Path) -> Iterator[Pair]:
     """Pairs of a JSONL file; other keys of a line are ignored. Raises UserError, naming the line, for a broken one."""
-    for place, row in read_rows(path, key="data.source", row=_ROW):
-        with placed(place):
-            messages, texts = asked(messages_of(row)), [text_of(row, side) for side in SIDES]
-        documents = []
-        for side, text in zip(SIDES, texts, strict=True):
-            with placed(f"{place}: {side}"):
-                documents.append(parse(text))
-        chosen_ids, rejected_ids = (_ids(row.get(f"{side}_ids")) for side in SIDES)
-        yield Pair(messages, documents[0], documents[1], chosen_ids, rejected_ids)
+    return map(_pair, _read(path))
+
+
+def _read(path: Path) -> Iterator[Row]:
+    return read_rows(path, key="data.source", row=_ROW)
+
+
+def _pair(row: Row) -> Pair:
+    place, values = row
+    with placed(place):
+        messages, texts = asked(messages_of(values)), [text_of(values, side) for side in SIDES]
+    documents = []
+    for side, text in zip(SIDES, texts, strict=True):
+        with placed(f"{place}: {side}"):
+            documents.append(parse(text))
+    chosen_ids, rejected_ids = (_ids(values.get(f"{side}_ids")) for side in SIDES)
+    return Pair(messages, documents[0], documents[1], chosen_ids, rejected_ids)
 
 
 def _ids(value: Any) -> list[int] | None:
@@ -95,16 +109,16 @@ def _ids(value: Any) -> list[int] | None:
     return value if whole else None
 
 
-def prepare_pairs(options: PairsSection, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
-    """Make the data set of ``options`` under ``cache_dir``, or find it made before.
+def prepare_pairs(
+    options: PairsSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1, name: str = "pairs"
+) -> PreparedPairs:
+    """Make the data set of ``options`` under ``cache_dir``, or find it made before. Where there is much of it, says
+    after ``name`` how far it is.
 
     Raises UserError for a missing or broken file, and when no pair is left to train on.
     """
     source = pairs_file(options.source)
-
-    def write(directory: Path) -> dict[str, int]:
-        return _write(source, options, Codec(tokenizer), directory)
-
+    write = partial(_write, source, options, tokenizer, num_processes, name)
     path, counts, reused = prepare_once(
         cache_dir / _fingerprint(source, options, tokenizer), tokenizer, write
     )
@@ -142,41 +156,85 @@ class PairCollator:
         return batch
 
 
-def _write(source: Path, options: PairsSection, codec: Codec, directory: Path) -> dict[str, int]:
-    counts = dict.fromkeys(("num_pairs", "num_eval_pairs", "num_tokens", "num_too_long", "num_equal"), 0)
-    kept = list(_examples(source, options, codec, counts))
-    cut = len(kept) - options.eval_pairs
+def _write(
+    source: Path, options: PairsSection, tokenizer: Any, num_processes: int, name: str, directory: Path
+) -> dict[str, int]:
+    found = sum(1 for _ in numbered(read_lines(source, key="data.source")))
+    rows, firsts = _read(source), range(0, found, BLOCK_ANSWERS)
+    progress = Progress(name, found, "pairs") if len(firsts) > 1 else None
+    tasks = (
+        (first, list(itertools.islice(rows, BLOCK_ANSWERS)), directory / f"pairs-{first}") for first in firsts
+    )
+    make = partial(_make_shards, source, options, tokenizer)
+    lengths, num_too_long, num_equal, shards = array("q"), 0, 0, list[Path]()
+    for shard in in_processes(make, tasks, min(num_processes, len(firsts))):
+        lengths.extend(shard.lengths)
+        num_too_long += shard.num_too_long
+        num_equal += shard.num_equal
+        shards += [shard.path] if shard.lengths else []
+        if progress is not None:
+            progress.add(len(shard.lengths) + shard.num_too_long + shard.num_equal)
+    cut = len(lengths) - options.eval_pairs
     if cut < 1:
         raise UserError(
-            f"data.source: {source}: no pair to train on: {len(kept)} usable, {counts['num_too_long']} longer "
-            f"than data.max_length={options.max_length}, {counts['num_equal']} of equal answers, data.eval_pairs="
+            f"data.source: {source}: no pair to train on: {len(lengths)} usable, {num_too_long} longer than "
+            f"data.max_length={options.max_length}, {num_equal} of equal answers, data.eval_pairs="
             f"{options.eval_pairs} held out"
         )
     taken = min(cut, options.pairs or cut)
-    counts["num_pairs"], counts["num_eval_pairs"] = taken, len(kept) - cut
-    counts["num_tokens"] = sum(len(example) for pair in (*kept[:taken], *kept[cut:]) for example in pair)
-    pair_dataset(kept[:taken]).save_to_disk(str(directory / "train"))
+    usable = concatenate_datasets([load_from_disk(str(shard)) for shard in shards])
+    usable.select(range(taken)).save_to_disk(str(directory / "train"))
     if options.eval_pairs:
-        pair_dataset(kept[cut:]).save_to_disk(str(directory / "eval"))
-    return counts
+        usable.select(range(cut, len(lengths))).save_to_disk(str(directory / "eval"))
+    for path in shards:
+        shutil.rmtree(path)
+    return {
+        "num_pairs": taken,
+        "num_eval_pairs": len(lengths) - cut,
+        "num_tokens": sum(lengths[:taken]) + sum(lengths[cut:]),
+        "num_too_long": num_too_long,
+        "num_equal": num_equal,
+    }
 
 
-def _examples(
-    source: Path, options: PairsSection, codec: Codec, counts: dict[str, int]
-) -> Iterator[tuple[Example, Example]]:
-    for number, pair in enumerate(read_pairs(source), start=1):
-        if pair.chosen == pair.rejected:
-            counts["num_equal"] += 1
-            continue
-        try:
-            chosen = _example(codec, pair.messages, pair.chosen, pair.chosen_ids)
-            rejected = _example(codec, pair.messages, pair.rejected, pair.rejected_ids)
-        except CodecError as error:
-            raise UserError(f"data.source: {source}: pair {number}: {error}") from None
-        if max(len(chosen), len(rejected)) > options.max_length:
-            counts["num_too_long"] += 1
-            continue
-        yield chosen, rejected
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A data set of pairs at ``path``, unless there are none; ``lengths`` are the tokens of each, both sides."""
+
+    path: Path
+    lengths: list[int]
+    num_too_long: int
+    num_equal: int
+
+
+def _make_shards(
+    source: Path, options: PairsSection, tokenizer: Any
+) -> Callable[[tuple[int, Sequence[Row], Path]], _Shard]:
+    codec = Codec(tokenizer)
+
+    def work(task: tuple[int, Sequence[Row], Path]) -> _Shard:
+        before, rows, path = task
+        made, num_too_long, num_equal = list[tuple[Example, Example]](), 0, 0
+        for number, pair in enumerate(map(_pair, rows), start=before + 1):
+            if pair.chosen == pair.rejected:
+                num_equal += 1
+                continue
+            try:
+                chosen = _example(codec, pair.messages, pair.chosen, pair.chosen_ids)
+                rejected = _example(codec, pair.messages, pair.rejected, pair.rejected_ids)
+            except CodecError as error:
+                raise UserError(f"data.source: {source}: pair {number}: {error}") from None
+            if max(len(chosen), len(rejected)) > options.max_length:
+                num_too_long += 1
+                continue
+            made.append((chosen, rejected))
+        if made:
+            pair_dataset(made).save_to_disk(str(path))
+        return _Shard(
+            path, [len(chosen) + len(rejected) for chosen, rejected in made], num_too_long, num_equal
+        )
+
+    return work
 
 
 def _example(codec: Codec, messages: Messages, document: Document, ids: list[int] | None) -> Example:
@@ -195,5 +253,6 @@ def _example(codec: Codec, messages: Messages, document: Document, ids: list[int
 def _fingerprint(source: Path, options: PairsSection, tokenizer: Any) -> str:
     values = {"kind": "pairs", "format": FORMAT, **asdict(options)}
     del values["source"]
-    values["content"] = hashlib.sha256(read_bytes(source, key="data.source")).hexdigest()
+    with reading(source, key="data.source"), source.open("rb") as file:
+        values["content"] = hashlib.file_digest(file, "sha256").hexdigest()
     return data_fingerprint(values, tokenizer)

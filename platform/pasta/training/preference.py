@@ -44,7 +44,7 @@ def inputs(config: PreferenceConfig) -> dict[str, str | Path]:
     return {key: path for key, path in named.items() if path is not None}
 
 
-def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
+def prepare(config: PreferenceConfig, cache_dir: Path, num_processes: int = 1) -> PreparedPairs:
     """Check the configuration against the disk and make the data set, or find it made.
 
     Raises UserError for a missing or unfit model, reference, DeepSpeed file or file of pairs.
@@ -68,7 +68,7 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
                 f"{stored_scheme(tokenizer)!r}; expected the same"
             )
     _check_num_samples(config)
-    return prepare_pairs(config.data, tokenizer, cache_dir)
+    return prepare_pairs(config.data, tokenizer, cache_dir, num_processes, f"{config.name}, data")
 
 
 def _check_num_samples(config: PreferenceConfig) -> None:
