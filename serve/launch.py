@@ -32,6 +32,8 @@ LOCAL = ROOT / "configs" / "serve" / "local.yaml"
 #: Names of applications: Ray Serve makes names of files and of replicas from them.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
+#: How long the errors that end what is open take at most to reach the clients.
+_CLOSING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -393,4 +395,4 @@ def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -
     progress(f"finishing open requests, for {timeout_s:.0f} s at most")
     # Whatever fails here, the service ends.
     with contextlib.suppress(Exception):
-        gateway.broadcast("drain").results(timeout_s=timeout_s)
+        gateway.broadcast("drain", timeout_s).results(timeout_s=timeout_s + _CLOSING_S)

@@ -10,6 +10,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
+from serve.gateway.guard import OpenRequests
 from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
 from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 
@@ -23,20 +24,26 @@ _BLOCK_CHARS = 64 * 1024
 _ending: set[asyncio.Task[None]] = set()
 
 
-async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
-    """Pass the updates on; raise ``ApiError`` for a refusal, a lost replica and a passed deadline."""
+async def checked(batches: UpdateBatches, timeout_s: float, requests: OpenRequests) -> UpdateBatches:
+    """Pass the updates on; raise ``ApiError`` for a refusal, a lost replica, a passed deadline, and a Gateway that has
+    drained for as long as it may."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     try:
         async with aclosing(batches):
             while True:
                 try:
-                    async with asyncio.timeout_at(deadline) as limit:
+                    # What waits as draining begins learns of its end with its next update, which is soon there.
+                    async with asyncio.timeout_at(min(deadline, requests.closes_at)) as limit:
                         batch = await anext(batches)
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
                     if not limit.expired():
                         raise
+                    if requests.closes_at < deadline:
+                        raise unavailable(
+                            "The service stopped before the answer was whole; send the request again.", 1
+                        ) from None
                     raise timed_out(
                         f"The answer took longer than the {timeout_s:g} seconds it was given."
                     ) from None

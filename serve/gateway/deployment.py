@@ -304,16 +304,16 @@ class Gateway:
         # A stream outlives the call that began it.
         place = held.place.pop_all() if streams else ExitStack()
         with place, held.running.pop_all() as running:
-            async with aclosing(answers.checked(items, timeout_s)) as batches:
+            async with aclosing(answers.checked(items, timeout_s, self._requests)) as batches:
                 async for batch in batches:
                     unfinished -= sum(isinstance(update, Finished) for update in batch)
                     if not unfinished:
                         running.close()  # before the client gets this: it may send its next request at once
                     yield batch
 
-    async def drain(self) -> None:
+    async def drain(self, within_s: float) -> None:
         """Refuse new requests and finish the open ones (serve/launch.py calls it on SIGTERM)."""
-        await self._requests.drain()
+        await self._requests.drain(within_s)
 
     # -- steps of every request ------------------------------------------------------------------------
 

@@ -181,6 +181,8 @@ class OpenRequests:
 
     def __init__(self, most: int) -> None:
         self.draining = False
+        #: The time of the event loop from when on nothing is answered any more.
+        self.closes_at = math.inf
         self._most = most
         self._open = 0
         self._ended = asyncio.Event()
@@ -205,9 +207,11 @@ class OpenRequests:
             if not self._open:
                 self._ended.set()
 
-    async def drain(self) -> None:
-        """Refuse new requests from now on, and return when the last response has passed the proxy."""
+    async def drain(self, within_s: float) -> None:
+        """Refuse new requests from now on, and return when the last response has passed the proxy. Answers that are not
+        whole ``within_s`` end with an error (``answers.checked``)."""
         self.draining = True
+        self.closes_at = asyncio.get_running_loop().time() + within_s
         while self._open:
             self._ended.clear()
             await self._ended.wait()

@@ -66,7 +66,7 @@ def started(folder: Path, proxy: str, **args: Any) -> Iterator[Guarded]:
 
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """With all that guards a service; one of its models is a shipped one."""
+    """With all that guards a service; one of its models is a shipped one. The last test of test_guarded.py ends it."""
     yield from started(
         tmp_path_factory.mktemp("guarded"),
         "none",
@@ -74,6 +74,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         admission={"budget_tokens": 6000, "short_tokens": 300, "retry_after_s": 2},
         cors={"allow_origins": ["https://app.example"]},
         metrics=True,
+        drain_timeout_s=0.05,
     )
 
 

@@ -1,6 +1,8 @@
 """A service with keys, deadlines and a small budget, driven from outside; one of its models is a shipped one."""
 
 import contextlib
+import json
+import signal
 
 import openai
 import pytest
@@ -136,11 +138,10 @@ def test_a_deadline_that_passes_is_408(service):
 
 
 def test_a_deadline_that_passes_on_the_way_is_the_stream_s_last_event(service):
+    # The first deadline that lets text through is far before the last of 4,000 tokens.
     events, seconds = [], 0.025
     with service.client() as client:
-        while (
-            len(events) <= 2
-        ):  # the first deadline that lets text through is far before the last of 4,000 tokens
+        while len(events) <= 2:
             seconds *= 2
             headers = {"X-Request-Timeout": str(seconds)}
             answer = client.post("/v1/chat/completions", json={**LONG, "stream": True}, headers=headers)
@@ -191,3 +192,16 @@ def test_a_page_of_a_named_origin_may_use_the_api(service):
         assert browser.options("/v1/chat/completions", headers=page | asked).status_code == 200
     with service.client(headers=page) as client:
         assert ask(client).headers["access-control-allow-origin"] == page["Origin"]
+
+
+def test_an_answer_that_outlasts_the_drain_ends_with_an_error(service):
+    """The last one: it ends the service, of which clients only saw that the connection was closed."""
+    slow = {**LONG, "pasta": {"mode": "sequential", "drafts": False}}
+    with service.client() as client, under_way(client, slow) as lines:
+        service.run.process.send_signal(signal.SIGTERM)
+        *_, last = (line for line in lines if line)
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert (error["code"], error["type"]) == ("service_unavailable", "server_error")
+    assert error["message"].startswith("The service stopped before the answer was whole")
+    assert service.run.process.wait(60) == 128 + signal.SIGTERM
+    assert "Traceback" not in service.run.output
