@@ -9,6 +9,7 @@ models, limits, placement and clusters need a configuration file: docs/serve-a-m
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import re
 import tempfile
@@ -18,19 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config
-from pasta.engine.memory import num_positions
+from pasta.engine.memory import fitting_slot_tokens, num_positions
 from pasta.engine.section import FORMATS_HELP, check_device, check_format
+from pasta.engine.snapshots import model_directory
 from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.names import check_name
 from pasta.sizes import MOST_SLOTS, MOST_TOKENS, EngineSizes
 from pasta.stages.workers import MOST_WORKERS
-from serve.checks import check_model_directory, load_codec
+from serve.checks import bytes_beside, check_model_directory, download_weights, load_codec
 from serve.config import ServeConfig, is_loopback
 from serve.imports import uncollected, without_torch
 from serve.keys import new_key
-from serve.launch import ServiceConfig, check_port_number
-from serve.run import loopback_only, serve_until_stopped
+from serve.launch import ServiceConfig, check_local, check_port_number, check_ports
+from serve.run import loopback_only, progress, serve_until_stopped
 
 #: The smallest slot that is of use, in tokens: a chat template's own, a short question and a short answer.
 _LEAST_SLOT_TOKENS = 64
@@ -47,6 +49,14 @@ def main() -> int:
         if model.mode == "sequential":
             print(f"{model.path} has no control tokens: it is served sequentially", flush=True)
         with options_named(name):
+            if arguments.slot_tokens is None:
+                config = with_fitting_slots(config, arguments.metrics_port)
+            engine = config.args.engine
+            print(
+                f"{engine.num_slots} requests at once (--num-slots), of {engine.slot_tokens:,} tokens at most, prompt "
+                "and answer (--slot-tokens)",
+                flush=True,
+            )
             serve_until_stopped(config, arguments.metrics_port)
     return 0
 
@@ -87,8 +97,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--slot-tokens",
         type=int,
-        help=f"tokens of cache for a request, prompt and answer; default: {sizes.slot_tokens}, or as many as the "
-        "model has positions",
+        help="tokens of cache for a request, prompt and answer; default: as many as the model has positions, 32,768 at "
+        f"most, or a power of two (at least {sizes.slot_tokens:,}) for which half of the memory beside the model has "
+        "room",
     )
     made.add_argument(
         "--metrics-port", type=int, default=0, help="of Prometheus metrics; default: a free one"
@@ -140,6 +151,27 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     }
     tls = arguments.ssl_certfile, arguments.ssl_keyfile
     return ServiceConfig(arguments.host, arguments.port, "/", config, environment, *tls)
+
+
+def with_fitting_slots(config: ServiceConfig, metrics_port: int) -> ServiceConfig:
+    """The configuration of one model with slots as large as this machine has room for. Downloads the model if it is not
+    here, whose size nobody knows before. Raises ``UserError`` in one line, before that of what else is wrong."""
+    args = config.args
+    ((_, model),) = args.models.items()
+    if model_directory(model.location) is None:
+        check_local(config)
+        check_ports(config, metrics_port)
+        download_weights(args, progress)
+    size = fitting_slot_tokens(
+        args.engine.num_slots,
+        (model.location, model.dtype),
+        model.device,
+        engines=args.decoder.num_replicas,
+        processes=args.decoder.tensor_parallel,
+        beside=bytes_beside(args),
+    )
+    engine = dataclasses.replace(args.engine, slot_tokens=size)
+    return dataclasses.replace(config, args=args.model_copy(update={"engine": engine}))
 
 
 @contextlib.contextmanager

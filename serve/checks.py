@@ -87,16 +87,21 @@ def check_service_memory(config: ServeConfig) -> None:
     names, decoder = [*config.models], config.decoder
     if decoder.stand_in_ms is not None:
         return
-    front = config.front.gateways + config.front.interpreters
     check_engine_memory(
         config.engine,
         [(model.location, model.dtype) for model in config.models.values()],
         "auto",
         engines=decoder.max_replicas,
-        beside=_RAY_BYTES + front * _FRONT_BYTES + decoder.max_replicas * _DECODER_BYTES,
+        beside=bytes_beside(config),
         sees_gpus=decoder.num_gpus > 0,
         key=f"models.{names[0]}.path" if len(names) == 1 else "models",
     )
+
+
+def bytes_beside(config: ServeConfig) -> int:
+    """What a service's processes take of this machine's memory without their models."""
+    front, decoders = config.front.gateways + config.front.interpreters, config.decoder.max_replicas
+    return _RAY_BYTES + front * _FRONT_BYTES + decoders * _DECODER_BYTES
 
 
 def _check_reserved(config: ServeConfig) -> None:

@@ -65,10 +65,6 @@ def loopback_only() -> None:
 
 def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
     """Serve until a signal ends the process. Raises ``UserError`` before anything is started, or when Ray has ended."""
-
-    def progress(line: str) -> None:
-        print(f"{line} …", flush=True)
-
     with running(config, progress=progress, metrics_port=metrics_port) as started:
         write_address(started.url)
         print(f"metrics at {started.metrics}, logs in {started.logs}")
@@ -76,6 +72,11 @@ def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
         while True:
             check_ray()
             time.sleep(_LOOK_S)
+
+
+def progress(line: str) -> None:
+    """Say what begins."""
+    print(f"{line} …", flush=True)
 
 
 def write_address(url: str) -> None:

@@ -1,6 +1,8 @@
 """What engines on this machine cannot run is said before anything starts, and without torch where all machines can."""
 
+import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -10,7 +12,14 @@ from transformers import BloomConfig
 import serve.__main__
 from jobs import benchmark, benchmark_people
 from pasta.engine import kernels
-from pasta.engine.memory import check_engine_memory, check_positions, machine_memory
+from pasta.engine.memory import (
+    check_engine_memory,
+    check_positions,
+    fitting_slot_tokens,
+    machine_memory,
+    num_positions,
+    weight_bytes,
+)
 from pasta.engine.section import FORMATS, EngineSection, check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
@@ -112,6 +121,67 @@ def test_weights_that_no_memory_here_holds_are_refused_with_what_they_take(monke
     check_engine_memory(sizes, [(PASTA, "int8")], "cpu", engines=5)
     with pytest.raises(UserError, match=r"take 0.0 GB, and the processes 0.1 GB, but"):
         check_engine_memory(sizes, [(PASTA, "int8")], "cpu", beside=99_000_000)
+
+
+@pytest.fixture
+def long(tmp_path):
+    """A model of 131,072 positions, whose cache takes 8 KiB a token in 16 bits, and the bytes of its weights."""
+    folder = tmp_path / "long"
+    shutil.copytree(PASTA, folder)
+    config = json.loads((folder / "config.json").read_text())
+    sizes = {"num_hidden_layers": 8, "layer_types": None, "num_key_value_heads": 4, "head_dim": 64}
+    (folder / "config.json").write_text(json.dumps(config | sizes | {"max_position_embeddings": 131_072}))
+    return str(folder), weight_bytes(str(folder), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "engines", "slot_tokens"),
+    [
+        (1, 1, 2048),  # no less than the default
+        (2 * 16 * 8192 * 8 // 1024, 1, 8192),
+        (2 * 16 * 8192 * 8 // 1024, 2, 4096),
+        (2 * 16 * 8192 * 8 // 1024 - 1, 1, 4096),
+        (1 << 20, 1, 32_768),
+    ],
+)
+def test_a_slot_that_nobody_sizes_has_room_in_half_of_the_memory_beside_the_weights(
+    monkeypatch, long, memory_mib, engines, slot_tokens
+):
+    source, weights = long
+    beside = 1000
+    memory = engines * weights + beside + (memory_mib << 20)
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: memory)
+    found = fitting_slot_tokens(16, (source, "bfloat16"), "cpu", engines=engines, beside=beside)
+    assert found == slot_tokens
+
+
+def test_a_slot_that_nobody_sizes_has_no_more_tokens_than_the_model_positions():
+    positions = num_positions(PASTA)
+    assert positions < 32_768
+    assert fitting_slot_tokens(1, (PASTA, "float32"), "cpu") == positions
+    assert fitting_slot_tokens(1, ("somebody/else", "float32"), "cpu") == EngineSettings().slot_tokens
+
+
+@pytest.mark.parametrize(
+    ("told", "processes", "slot_tokens"),
+    [
+        ("echo 1000000; echo {mib}", 1, 8192),
+        ("echo {mib}", 2, 16_384),
+        ("echo no devices; exit 1", 1, 2048),
+    ],
+)
+def test_on_gpus_a_slot_that_nobody_sizes_has_room_in_the_smallest_one(
+    tmp_path, monkeypatch, long, told, processes, slot_tokens
+):
+    source, weights = long
+    mib = (2 * 16 * 8192 * 8192 + weights) // (1 << 20) + 1
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\n{told.format(mib=mib)}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    found = fitting_slot_tokens(16, (source, "bfloat16"), "cuda", engines=4, processes=processes)
+    assert found == slot_tokens
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory.limit_in_bytes"])

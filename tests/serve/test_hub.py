@@ -12,8 +12,9 @@ import pytest
 
 from pasta.engine.snapshots import cached
 from pasta.errors import UserError
+from pasta.sizes import EngineSizes
 from serve import hub
-from serve.__main__ import _config, parser
+from serve.__main__ import _config, parser, with_fitting_slots
 from serve.checks import check_served_models, download_weights, load_codec
 from serve.config import ModelConfig, ServeConfig
 from tests.support.service import save_plain_model, save_tiny_model
@@ -197,6 +198,22 @@ def hub_with(files):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", fetched
         server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_cached_is_downloaded_before_its_slots_are_sized(
+    cache, files, tmp_path, monkeypatch, capsys
+):
+    """What it may be asked for must not depend on whether it has been served before."""
+    small = shutil.copytree(files, tmp_path / "small")
+    config = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 5000}))
+    with hub_with(small) as (url, _):
+        use(monkeypatch, url)
+        served = _config(parser().parse_args([NAME, "--port", "0"]), tmp_path / "keys.yaml")
+        assert served.args.engine.slot_tokens == EngineSizes().slot_tokens
+        assert with_fitting_slots(served, 0).args.engine.slot_tokens == 5000
+    assert capsys.readouterr().out == "downloading someone/small …\n"
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import torch
 
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.sizes import EngineSizes
 from serve import __main__, run
-from serve.__main__ import _config, parser
+from serve.__main__ import _config, options_named, parser, with_fitting_slots
+from serve.checks import bytes_beside, check_service_memory
 from serve.launch import Started, check_port
 from serve.ray_start import free_port
 from tests.support.interrupts import interrupt
@@ -153,16 +153,26 @@ def test_a_blank_host_of_the_environment_is_not_every_interface(tmp_path, monkey
         _config(parser().parse_args([str(MODEL)]), tmp_path / "keys.yaml")
 
 
-def test_a_slot_holds_no_more_than_the_model_has_positions(plain, tmp_path):
+def test_a_slot_holds_as_much_as_the_model_s_positions_and_memory_allow(plain, tmp_path, monkeypatch):
     config = json.loads((plain / "config.json").read_text())
-    few = tmp_path / "few"
-    shutil.copytree(plain, few)
-    (few / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
-    slots = [
-        _config(parser().parse_args([str(model)]), tmp_path / "keys.yaml").args.engine.slot_tokens
-        for model in (few, plain)
-    ]
-    assert slots == [512, EngineSizes().slot_tokens]
+    model = shutil.copytree(plain, tmp_path / "model")
+
+    def served(positions, *options):
+        (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+        made = _config(parser().parse_args([str(model), *options]), tmp_path / "keys.yaml")
+        return with_fitting_slots(made, 0).args
+
+    slots = [served(positions).engine.slot_tokens for positions in (512, 3000, 131_072)]
+    assert slots == [512, 3000, 32_768]
+    memory = 8 * bytes_beside(served(512))
+    monkeypatch.setattr("pasta.engine.memory.machine_memory", lambda: memory)
+    most = re.compile(
+        r"--num-slots: 100000 of --slot-tokens (2048): .* expected at most ([\d,]+) tokens of cache"
+    )
+    with pytest.raises(UserError) as refused, options_named("model"):
+        check_service_memory(served(131_072, "--num-slots", "100000"))
+    room = int(most.search(str(refused.value))[2].replace(",", ""))
+    assert served(131_072, "--num-slots", str(room // 2 // 5000)).engine.slot_tokens == 4096
 
 
 @pytest.mark.parametrize(

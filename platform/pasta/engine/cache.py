@@ -1,5 +1,7 @@
 """The key-value cache: a fixed block of memory, a contiguous range for each slot, tokens in the order they are fed."""
 
+import math
+import mmap
 from typing import Any
 
 import torch
@@ -31,10 +33,8 @@ class LaneCache(Cache):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (heads, num_slots * (slot_tokens + 1), head_dim)
         # One tensor a layer: a stacked one is copied whole by compiled in-place writes.
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
-        self.values = [
-            torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
-        ]
+        self.keys = [_zeros(shape, dtype, device) for _ in range(config.num_hidden_layers)]
+        self.values = [_zeros(shape, dtype, device) for _ in range(config.num_hidden_layers)]
         self.before = self.index = torch.zeros(0, dtype=torch.long, device=device)
         self.window: Tensor | None = None
         self.flat: Tensor | None = None
@@ -96,3 +96,11 @@ class LaneCache(Cache):
         first = self.before.shape[0]
         batch = slots[first : first + states.shape[0]]
         return batch[:, :, : self.window.shape[-1]]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On a CPU their memory is taken as it is written to: large slots cost what their requests fill of them."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

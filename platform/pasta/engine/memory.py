@@ -1,6 +1,7 @@
 """Whether engines fit this machine and their models: told before anything starts, without torch."""
 
 import os
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from glob import glob
@@ -21,6 +22,9 @@ _CONTROL_GROUPS = (
 #: The bytes of a number in memory, by format; of ``auto`` those of the smallest that it may choose.
 _BYTES = {"float32": 4.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
 _OTHERWISE = 2.0
+#: Of a slot's size that nobody has set: its most tokens, and what part of the memory beside the weights all slots get.
+_MOST_UNASKED, _PART_UNASKED = 32_768, 0.5
+_GPUS = "/dev/nvidia[0-9]*"
 
 
 def machine_memory() -> int:
@@ -48,7 +52,7 @@ def check_engine_memory(
     ``models`` are directories or names with their number formats; ``key`` names them. Those that are not here are not
     judged, nor are engines on GPUs, which find out as they start.
     """
-    if device.startswith("cuda") or (device == "auto" and sees_gpus and glob("/dev/nvidia[0-9]*")):
+    if _on_gpu(device, sees_gpus):
         return
     memory, weights = machine_memory(), engines * sum(weight_bytes(*model) for model in models)
     num = engines * len(models)
@@ -69,6 +73,51 @@ def check_engine_memory(
         f"take {needed / 1e9:,.1f} GB, but this machine has {left / 1e9:,.1f} GB for them; expected at most {most:,} "
         "tokens of cache in all slots"
     )
+
+
+def fitting_slot_tokens(
+    num_slots: int,
+    model: tuple[str, str],
+    device: str,
+    *,
+    engines: int = 1,
+    processes: int = 1,
+    beside: int = 0,
+) -> int:
+    """The tokens of a slot, of ``num_slots`` in each of the ``engines``, where nobody says how many.
+
+    They are as many as the ``model``, a directory or a name with its number format, has positions, if half of the
+    memory beside its weights and ``beside`` has room for them, and 32,768 at most; else a power of two that has. Never
+    less than the default, if it has as many positions: whether that fits is for ``check_engine_memory``. On GPUs each
+    of an engine's ``processes`` has one; without nvidia-smi, or the model, it is the default.
+    """
+    source, dtype = model
+    size, positions = EngineSizes().slot_tokens, num_positions(source)
+    if positions is None:
+        return size
+    if _on_gpu(device):
+        memory, engines = processes * _gpu_memory(), 1
+    else:
+        memory = machine_memory() - beside
+    left = memory - engines * weight_bytes(source, dtype)
+    room = int(_PART_UNASKED * left) // (engines * num_slots * max(_token_bytes(source, dtype), 1))
+    while 2 * size <= min(room, _MOST_UNASKED):
+        size *= 2
+    return min(size, positions)
+
+
+def _on_gpu(device: str, sees_gpus: bool = True) -> bool:
+    return device.startswith("cuda") or (device == "auto" and sees_gpus and bool(glob(_GPUS)))
+
+
+def _gpu_memory() -> int:
+    """The bytes of memory of the smallest GPU; 0 if nvidia-smi does not tell."""
+    query = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+        return min(map(int, told.split())) << 20
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
 
 
 def _engines(number: int) -> str:
