@@ -32,7 +32,7 @@ from serve.config import ServeConfig, is_loopback
 from serve.imports import uncollected, without_torch
 from serve.keys import new_key
 from serve.launch import ServiceConfig, check_local, check_port_number, check_ports
-from serve.run import loopback_only, progress, serve_until_stopped
+from serve.run import loopback_only, say_what_begins, serve_until_stopped
 
 #: The smallest slot that is of use, in tokens: a chat template's own, a short question and a short answer.
 _LEAST_SLOT_TOKENS = 64
@@ -161,7 +161,7 @@ def with_fitting_slots(config: ServiceConfig, metrics_port: int) -> ServiceConfi
     if model_directory(model.location) is None:
         check_local(config)
         check_ports(config, metrics_port)
-        download_weights(args, progress)
+        download_weights(args, say_what_begins)
     size = fitting_slot_tokens(
         args.engine.num_slots,
         (model.location, model.dtype),

@@ -65,7 +65,7 @@ def loopback_only() -> None:
 
 def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
     """Serve until a signal ends the process. Raises ``UserError`` before anything is started, or when Ray has ended."""
-    with running(config, progress=progress, metrics_port=metrics_port) as started:
+    with running(config, progress=say_what_begins, metrics_port=metrics_port) as started:
         write_address(started.url)
         print(f"metrics at {started.metrics}, logs in {started.logs}")
         print(f"serving {', '.join(config.args.models)} at {started.url}/v1 (Ctrl-C stops)", flush=True)
@@ -74,8 +74,8 @@ def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
             time.sleep(_LOOK_S)
 
 
-def progress(line: str) -> None:
-    """Say what begins."""
+def say_what_begins(line: str) -> None:
+    """Print what begins, as it begins."""
     print(f"{line} …", flush=True)
 
 
