@@ -157,20 +157,20 @@ def test_numbers_that_are_none_stay_none_in_their_row():
 
 
 class Layer:
-    """A layer's attention on 4 heads that share 2 key heads, in the second of two slots of 128 tokens."""
+    """A layer's attention on 4 heads that share 2 key heads, in the second of two slots of ``width`` tokens."""
 
-    def __init__(self, queries, dtype=torch.float32, cached=None, dim=8):
+    def __init__(self, queries, dtype=torch.float32, cached=None, dim=8, width=128):
         torch.manual_seed(0)
-        self.dim = dim
-        self.blocks = [torch.randn(2, 2 * 128, dim).to(cached or dtype) for _ in range(2)]
+        self.dim, self.width = dim, width
+        self.blocks = [torch.randn(2, 2 * width, dim).to(cached or dtype) for _ in range(2)]
         self.qkv = torch.randn(1, queries, 8 * dim).to(dtype)
 
     def __call__(self, rows, mask):
         """The queries ``rows`` (a slice), which are also the tokens ``rows`` of the slot."""
         qkv = self.qkv[:, rows]
         one, zero = torch.ones_like(qkv[..., : self.dim]), torch.zeros_like(qkv[..., : self.dim])
-        given = qkv, one, zero, None, None, 0.0, *self.blocks, torch.arange(128, 256)[rows]
-        sizes = torch.zeros(1), 128, mask, None, 2, self.dim**-0.5, 0.0
+        given = qkv, one, zero, None, None, 0.0, *self.blocks, torch.arange(self.width, 2 * self.width)[rows]
+        sizes = torch.zeros(1), self.width, mask, None, 2, self.dim**-0.5, 0.0
         return torch.ops.pasta.attend(*given, *sizes)
 
 
@@ -212,6 +212,20 @@ def test_attention_of_one_query_is_that_of_many(dim, queries, exact, dtype, cach
     for row in range(queries):
         alone = layer(slice(row, row + 1), mask[:, :, row : row + 1])
         torch.testing.assert_close(alone[0, 0], together[0, row], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "cached"), TYPES)
+@pytest.mark.parametrize("dim", [8, 128])
+def test_attention_over_several_blocks_of_keys_is_that_of_one_query(dim, dtype, cached):
+    """More queries than read a block together, of which each sees some keys that the one before does not."""
+    queries, width = 40, 3 * 128 * 1024 // (dim * cached.itemsize) + 70
+    mask = torch.zeros(1, 1, queries, width, dtype=dtype)
+    mask[0, 0].masked_fill_(torch.ones(queries, width).triu(width - queries).bool(), torch.finfo(dtype).min)
+    mask[..., 40] = torch.finfo(dtype).min
+    layer = Layer(queries, dtype, cached, dim, width)
+    together = layer(slice(0, queries), mask)
+    for row in range(queries):
+        assert torch.equal(layer(slice(row, row + 1), mask[:, :, row : row + 1])[0, 0], together[0, row])
 
 
 @pytest.fixture

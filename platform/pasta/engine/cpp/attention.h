@@ -77,15 +77,10 @@ struct Seen {
   }
 };
 
-// How many of the first keys are the same for the rows from `first` to `last`.
-int64_t common_keys(const Seen& seen, int64_t first, int64_t last) {
-  const int32_t* own = &seen.keys[seen.starts[first]];
+// How many of the first keys are the same for the rows from `first` to `last`, by how many each has as the row before.
+int64_t common_keys(const Seen& seen, const std::vector<int64_t>& as_before, int64_t first, int64_t last) {
   int64_t common = seen.starts[first + 1] - seen.starts[first];
-  for (int64_t row = first + 1; row <= last; ++row) {
-    const int32_t* other = &seen.keys[seen.starts[row]];
-    common = std::min(common, seen.starts[row + 1] - seen.starts[row]);
-    common = std::mismatch(own, own + common, other).first - own;
-  }
+  for (int64_t row = first + 1; row <= last; ++row) common = std::min(common, as_before[row]);
   return common;
 }
 
@@ -95,17 +90,27 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
                 const Sizes& n, int64_t first, float scaling, float softcap, Out* out) {
   const int64_t key_heads = n.heads / n.groups;
   const Seen seen(mask, fed, n.keys);
+  std::vector<int64_t> as_before(fed.rows());
+  parallel(fed.rows(), fed.rows() * n.keys, [&](int64_t begin, int64_t end) {
+    for (int64_t row = std::max<int64_t>(begin, 1); row < end; ++row) {
+      const int32_t *own = &seen.keys[seen.starts[row]], *before = &seen.keys[seen.starts[row - 1]];
+      const int64_t most = std::min(seen.starts[row + 1] - seen.starts[row], seen.starts[row] - seen.starts[row - 1]);
+      as_before[row] = std::mismatch(own, own + most, before).first - own;
+    }
+  });
   // Of each slot: how many of the first keys the query heads share that are attended together.
   std::vector<std::vector<int64_t>> common(n.batch);
-  // And how many all of its rows share, where tiles are worth it.
+  // And how many all of its rows share.
   std::vector<int64_t> shared(n.batch, 0);
   const auto query_heads = [&](int64_t b) { return (fed.starts[b + 1] - fed.starts[b]) * n.groups; };
+  int64_t at_once = 0;
   for (int64_t b = 0; b < n.batch; ++b) {
+    at_once = std::max(at_once, std::min(query_heads(b), kAtOnce));
     for (int64_t row = fed.starts[b], own = query_heads(b), from = 0; from < own; from += kTogether) {
       const int64_t last = std::min(from + kTogether, own) - 1;
-      common[b].push_back(common_keys(seen, row + from / n.groups, row + last / n.groups));
+      common[b].push_back(common_keys(seen, as_before, row + from / n.groups, row + last / n.groups));
     }
-    if (KeyTiles<T, 1>::kHere && query_heads(b) >= kWorthTiles) shared[b] = common_keys(seen, fed.starts[b], fed.starts[b + 1] - 1);
+    if (query_heads(b) > 0) shared[b] = common_keys(seen, as_before, fed.starts[b], fed.starts[b + 1] - 1);
   }
   constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
   const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, Out, 2>
@@ -114,7 +119,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
                                               : attend_heads<T, Out, 0>;
   parallel(n.batch * key_heads, fed.rows() * n.heads * n.keys * n.dim / kLanes, [&](int64_t begin, int64_t end) {
     const int64_t stride = n.keys + 2 * kLanes;
-    std::vector<float> scores(kTogether * stride);
+    const std::unique_ptr<float[]> scores(new float[at_once * stride]);
     std::vector<Head<T, Out>> heads;
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / key_heads, j = task % key_heads, own = query_heads(b);
@@ -125,7 +130,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
         const int64_t at = (row * n.heads + j * n.groups + i % n.groups) * n.dim;
         heads[i] = {q + at, out + at, &seen.keys[seen.starts[row]], seen.starts[row + 1] - seen.starts[row]};
       }
-      attend(heads, common[b], shared[b], keys + start, values + start, n.dim, scaling, softcap, scores.data(), stride);
+      attend(heads, common[b], shared[b], keys + start, values + start, n.dim, scaling, softcap, scores.get(), stride);
     }
   });
 }

@@ -49,7 +49,7 @@ class KeyTiles {
 
   // Lays out keys [at[0]], …, [at[count - 1]]: as many of the first as lie beside each other and fill tiles. Returns how
   // many these are.
-  int64_t lay_out(const T* keys, const int32_t* at, int64_t count) {
+  __attribute__((flatten)) int64_t lay_out(const T* keys, const int32_t* at, int64_t count) {
     int64_t done = 0;
     words_.reset(new float[count * kWords]);
     for (; done + kLanes <= count && at[done + kLanes - 1] == at[done] + kLanes - 1; done += kLanes) {

@@ -97,7 +97,7 @@ class Query<BFloat16, VECTORS> {
 #endif
 
 // The scores of keys against a query to their share of the values, not yet divided by the returned total.
-Floats soften(float* scores, int64_t count, float scaling, float softcap) {
+float soften(float* scores, int64_t count, float scaling, float softcap) {
   Floats highest = all(-std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < count; i += kLanes) {
     const Tail there = tail(count - i);
@@ -117,7 +117,7 @@ Floats soften(float* scores, int64_t count, float scaling, float softcap) {
     totals = add(totals, p);
     store(scores + i, p, there);
   }
-  return all(count ? sum(totals) : 1.f);
+  return count ? sum(totals) : 1.f;
 }
 
 constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
@@ -139,105 +139,174 @@ struct Head {
   int64_t count;
 };
 
-// N query heads, of which the first `common` keys are the same. Each does the same arithmetic in the same order as it
-// would alone. The first `tiled` of the common keys are in `tiles`. scores: N times `stride` numbers of scratch space.
+// Query heads that read a block of keys and values while it lies in the second cache, and that block's bytes.
+constexpr int64_t kAtOnce = 64, kBlockBytes = 128 * 1024;
+
+// N query heads over the keys and values of their key head. Each does the same arithmetic in the same order as it would
+// alone, however the keys are parted.
 template <class T, class Out, int VECTORS, int N>
-void attend_together(const Head<T, Out>* heads, int64_t common, const KeyTiles<T, VECTORS>& tiles, int64_t tiled,
-                     const T* keys, const T* values, int64_t dim, float scaling, float softcap, float* scores,
-                     int64_t stride) {
-  if constexpr (VECTORS > 0) dim = Query<T, VECTORS>::kNumbers;
-  Query<T, VECTORS> product[N];
-  for (int n = 0; n < N; ++n) product[n].read(heads[n].query, dim);
-  const auto score = [&](int n, int64_t i, int64_t stop) {
-    const auto sums = [&](int64_t k) __attribute__((always_inline)) {
-      return product[n](keys + heads[n].at[std::min(k, stop - 1)] * dim);
-    };
-    _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
-  };
-  if constexpr (KeyTiles<T, VECTORS>::kHere) {
-    const int32_t* queries[N];
-    for (int n = 0; n < N; ++n) queries[n] = reinterpret_cast<const int32_t*>(heads[n].query);
-    for (int64_t i = 0; i < tiled; i += kLanes) tiles.template score<N>(queries, i, scores + i, stride);
-  }
-  for (int64_t i = tiled; i < common; i += 4) {
-    for (int64_t k = i; k < i + 4; ++k) {  // the values are read when all keys have been
-      fetch(keys + heads[0].at[std::min(k + kKeysAhead, common - 1)] * dim, dim);
-      fetch(values + heads[0].at[std::min(k, common - 1)] * dim, dim);
+class Together {
+ public:
+  Together(const Head<T, Out>* heads, const T* keys, const T* values, int64_t dim)
+      : heads_(heads), keys_(keys), values_(values), dim_(dim) {}
+
+  // The scores of the keys from `first` to `stop`, which are the same for all: to scores[n * stride]. The first `tiled`
+  // of a slot are in `tiles`.
+  void score(const KeyTiles<T, VECTORS>& tiles, int64_t tiled, int64_t first, int64_t stop, float* scores,
+             int64_t stride) const {
+    if constexpr (KeyTiles<T, VECTORS>::kHere) {
+      const int32_t* queries[N];
+      for (int n = 0; n < N; ++n) queries[n] = reinterpret_cast<const int32_t*>(heads_[n].query);
+      for (; first < std::min(stop, tiled); first += kLanes)
+        tiles.template score<N>(queries, first, scores + first, stride);
     }
-    if constexpr (kManyRegisters && VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
-      typename Query<T, VECTORS>::Register key[4][VECTORS];
-      for (int k = 0; k < 4; ++k)
-        Query<T, VECTORS>::read_key(keys + heads[0].at[std::min(i + k, common - 1)] * dim, key[k]);
-      for (int n = 0; n < N; ++n)
-        _mm_storeu_ps(scores + n * stride + i, sum_of_each(product[n].by(key[0]), product[n].by(key[1]),
-                                                           product[n].by(key[2]), product[n].by(key[3])));
-    } else if constexpr (!kManyRegisters && N > 1) {
-      __m128 of[4];  // of a key each
-      for (int k = 0; k < 4; ++k)
-        of[k] = Query<T, VECTORS>::template several<N>(product, keys + heads[0].at[std::min(i + k, common - 1)] * dim);
-      _MM_TRANSPOSE4_PS(of[0], of[1], of[2], of[3]);
-      for (int n = 0; n < N; ++n) _mm_storeu_ps(scores + n * stride + i, of[n]);
-    } else {
-      for (int n = 0; n < N; ++n) score(n, i, common);
-    }
-  }
-  Floats total[N];
-  for (int n = 0; n < N; ++n) {
-    for (int64_t i = common; i < heads[n].count; i += 4) score(n, i, heads[n].count);
-    total[n] = soften(scores + n * stride, heads[n].count, scaling, softcap);
-  }
-  // So much of a value at a time that its sums stay in registers over all keys.
-  constexpr int kPart = kManyRegisters ? 4 : 1;
-  for (int64_t first = 0; first < dim; first += kPart * kLanes) {
-    Tail there[kPart];
-    Floats sum[N][kPart];
-    for (int v = 0; v < kPart; ++v) {
-      const int64_t left = dim - first - v * kLanes;
-      there[v] = tail(std::max<int64_t>(left, 0));
-      for (int n = 0; n < N; ++n) sum[n][v] = zeros();
-    }
-    for (int64_t i = 0; i < common; ++i) {
-      const T* value = values + heads[0].at[i] * dim + first;
-      Floats part[kPart];
-      for (int v = 0; v < kPart; ++v) part[v] = load(value + v * kLanes, there[v]);
-      for (int n = 0; n < N; ++n) {
-        const Floats p = all(scores[n * stride + i]);
-        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, part[v], sum[n][v]);
+    if (first >= stop) return;
+    Query<T, VECTORS> product[N];
+    for (int n = 0; n < N; ++n) product[n].read(heads_[n].query, dim());
+    const int32_t* at = heads_[0].at;
+    for (int64_t i = first; i < stop; i += 4) {
+      for (int64_t k = i; k < i + 4; ++k) {  // the values are read when all keys have been
+        fetch(key(at[std::min(k + kKeysAhead, stop - 1)]), dim());
+        fetch(value(at[std::min(k, stop - 1)]), dim());
+      }
+      if constexpr (kManyRegisters && VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
+        typename Query<T, VECTORS>::Register key[4][VECTORS];
+        for (int k = 0; k < 4; ++k)
+          Query<T, VECTORS>::read_key(this->key(at[std::min(i + k, stop - 1)]), key[k]);
+        for (int n = 0; n < N; ++n)
+          _mm_storeu_ps(scores + n * stride + i, sum_of_each(product[n].by(key[0]), product[n].by(key[1]),
+                                                             product[n].by(key[2]), product[n].by(key[3])));
+      } else if constexpr (!kManyRegisters && N > 1) {
+        __m128 of[4];  // of a key each
+        for (int k = 0; k < 4; ++k)
+          of[k] = Query<T, VECTORS>::template several<N>(product, key(at[std::min(i + k, stop - 1)]));
+        _MM_TRANSPOSE4_PS(of[0], of[1], of[2], of[3]);
+        for (int n = 0; n < N; ++n) _mm_storeu_ps(scores + n * stride + i, of[n]);
+      } else {
+        for (int n = 0; n < N; ++n) score_four(product[n], heads_[n].at, i, stop, scores + n * stride);
       }
     }
-#pragma GCC unroll 4  // else the sums leave their registers, in the loop above too
+  }
+
+  // The scores of the other keys, from the first `common` ones on, and all of them to shares of the values; `totals`:
+  // what these add up to.
+  void soften_all(int64_t common, float scaling, float softcap, float* scores, int64_t stride, float* totals) const {
     for (int n = 0; n < N; ++n) {
-      for (int64_t i = common; i < heads[n].count; ++i) {
-        const T* value = values + heads[n].at[i] * dim + first;
-        const Floats p = all(scores[n * stride + i]);
-        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, load(value + v * kLanes, there[v]), sum[n][v]);
+      if (common < heads_[n].count) {
+        Query<T, VECTORS> product;
+        product.read(heads_[n].query, dim());
+        for (int64_t i = common; i < heads_[n].count; i += 4)
+          score_four(product, heads_[n].at, i, heads_[n].count, scores + n * stride);
       }
-      for (int v = 0; v < kPart; ++v)
-        store(heads[n].to + first + v * kLanes, div(sum[n][v], total[n]), there[v]);
+      totals[n] = soften(scores + n * stride, heads_[n].count, scaling, softcap);
     }
   }
-}
+
+  // Adds the values of the keys from `first` to `stop`, which are the same for all, to `sums` [N, dim]: what BEGINS
+  // begins with zero, and what ENDS goes on with the other keys' values, and to the outputs.
+  template <bool BEGINS, bool ENDS>
+  void add_values(int64_t first, int64_t stop, const float* scores, int64_t stride, float* sums,
+                  const float* totals) const {
+    // So much of a value at a time that its sums stay in registers over all keys.
+    const int64_t dim = this->dim();
+    constexpr int kPart = kManyRegisters ? 4 : 1;
+    for (int64_t d = 0; d < dim; d += kPart * kLanes) {
+      Tail there[kPart];
+      Floats sum[N][kPart];
+      for (int v = 0; v < kPart; ++v) {
+        there[v] = tail(std::max<int64_t>(dim - d - v * kLanes, 0));
+        for (int n = 0; n < N; ++n) sum[n][v] = BEGINS ? zeros() : load(sums + n * dim + d + v * kLanes, there[v]);
+      }
+      for (int64_t i = first; i < stop; ++i) {
+        const T* from = value(heads_[0].at[i]) + d;
+        Floats part[kPart];
+        for (int v = 0; v < kPart; ++v) part[v] = load(from + v * kLanes, there[v]);
+        for (int n = 0; n < N; ++n) {
+          const Floats p = all(scores[n * stride + i]);
+          for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, part[v], sum[n][v]);
+        }
+      }
+#pragma GCC unroll 4  // else the sums leave their registers, in the loop above too
+      for (int n = 0; n < N; ++n) {
+        for (int64_t i = ENDS ? stop : heads_[n].count; i < heads_[n].count; ++i) {
+          const T* from = value(heads_[n].at[i]) + d;
+          const Floats p = all(scores[n * stride + i]);
+          for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, load(from + v * kLanes, there[v]), sum[n][v]);
+        }
+        for (int v = 0; v < kPart; ++v) {
+          if (ENDS)
+            store(heads_[n].to + d + v * kLanes, div(sum[n][v], all(totals[n])), there[v]);
+          else
+            store(sums + n * dim + d + v * kLanes, sum[n][v], there[v]);
+        }
+      }
+    }
+  }
+
+ private:
+  int64_t dim() const { return VECTORS > 0 ? Query<T, VECTORS>::kNumbers : dim_; }
+  const T* key(int64_t at) const { return keys_ + at * dim(); }
+  const T* value(int64_t at) const { return values_ + at * dim(); }
+  void score_four(const Query<T, VECTORS>& product, const int32_t* at, int64_t i, int64_t stop, float* scores) const {
+    const auto sums = [&](int64_t k) __attribute__((always_inline)) {
+      return product(key(at[std::min(k, stop - 1)]));
+    };
+    _mm_storeu_ps(scores + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
+  }
+
+  const Head<T, Out>* heads_;
+  const T *keys_, *values_;
+  int64_t dim_;
+};
 
 // All query heads of a slot's key head, kTogether at a time, of which the first common[i] keys are the same; the first
-// `shared` are the same for all.
+// `shared` are the same for all. scores: `stride` for each of kAtOnce query heads, or of all.
 template <class T, class Out, int VECTORS>
 void attend_heads(const std::vector<Head<T, Out>>& heads, const std::vector<int64_t>& common, int64_t shared,
                   const T* keys, const T* values, int64_t dim, float scaling, float softcap, float* scores,
                   int64_t stride) {
-  const int64_t count = heads.size();
+  const int64_t count = heads.size(), block = kBlockBytes / (dim * sizeof(T)) / kLanes * kLanes;
   KeyTiles<T, VECTORS> tiles;
   int64_t tiled = 0;
   if constexpr (KeyTiles<T, VECTORS>::kHere)
     if (count >= kWorthTiles) tiled = tiles.lay_out(keys, heads[0].at, shared);
-  for (int64_t from = 0; from < count; from += kTogether) {
-    const auto run = [&](auto attend) {
-      attend(&heads[from], common[from / kTogether], tiles, tiled, keys, values, dim, scaling, softcap, scores, stride);
+  // Keys that are read block by block, each for all query heads; without, these go one after another.
+  const int64_t blocked = count > kTogether && shared > block ? shared / block * block : 0;
+  const int64_t at_once = blocked ? kAtOnce : kTogether;
+  std::vector<float> sums(blocked ? at_once * dim : 0);
+  float totals[kAtOnce];
+  for (int64_t begin = 0; begin < count; begin += at_once) {
+    const int64_t end = std::min(begin + at_once, count);
+    const auto each = [&](const auto& run) {  // of the query heads that go together
+      for (int64_t from = begin; from < end; from += kTogether) {
+        const int64_t some = std::min<int64_t>(kTogether, end - from);
+        const auto with = [&](auto together) {
+          run(together, common[from / kTogether], from - begin, scores + (from - begin) * stride);
+        };
+        if (some == 4) with(Together<T, Out, VECTORS, 4>(&heads[from], keys, values, dim));
+        if (some == 3) with(Together<T, Out, VECTORS, 3>(&heads[from], keys, values, dim));
+        if (some == 2) with(Together<T, Out, VECTORS, 2>(&heads[from], keys, values, dim));
+        if (some == 1) with(Together<T, Out, VECTORS, 1>(&heads[from], keys, values, dim));
+      }
     };
-    const int64_t some = std::min<int64_t>(kTogether, count - from);
-    if (some == 4) run(attend_together<T, Out, VECTORS, 4>);
-    if (some == 3) run(attend_together<T, Out, VECTORS, 3>);
-    if (some == 2) run(attend_together<T, Out, VECTORS, 2>);
-    if (some == 1) run(attend_together<T, Out, VECTORS, 1>);
+    for (int64_t first = 0; first < blocked; first += block)
+      each([&](const auto& together, int64_t, int64_t, float* own) {
+        together.score(tiles, tiled, first, first + block, own, stride);
+      });
+    each([&](const auto& together, int64_t same, int64_t n, float* own) {
+      together.score(tiles, tiled, blocked, same, own, stride);
+      together.soften_all(same, scaling, softcap, own, stride, totals + n);
+      if (!blocked) together.template add_values<true, true>(0, same, own, stride, nullptr, totals + n);
+    });
+    for (int64_t first = 0; first < blocked; first += block)
+      each([&](const auto& together, int64_t, int64_t n, float* own) {
+        first ? together.template add_values<false, false>(first, first + block, own, stride, &sums[n * dim], nullptr)
+              : together.template add_values<true, false>(first, first + block, own, stride, &sums[n * dim], nullptr);
+      });
+    if (blocked)
+      each([&](const auto& together, int64_t same, int64_t n, float* own) {
+        together.template add_values<false, true>(blocked, same, own, stride, &sums[n * dim], totals + n);
+      });
   }
 }
 
