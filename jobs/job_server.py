@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from jobs.storage import SENT
 from jobs.submission import Submission
 from pasta.errors import UserError
 from serve.ray_start import environment_with
@@ -25,6 +26,8 @@ _LONGEST_PAUSE_S = 30.0
 #: What the server answers when the head node's agent, which starts a little later, has not come within seconds, and
 #: how often to send a job before giving up: about two minutes.
 _NO_AGENT, _SUBMIT_ATTEMPTS, _AGENT_PAUSE_S = "No available agent", 8, 5.0
+#: What it answers if code and configurations are too large for one request: Ray 2.60.0 takes 100 MiB.
+_TOO_LARGE = "status code 413"
 #: What the server answers about an unknown job.
 _UNKNOWN = "does not exist"
 
@@ -56,7 +59,9 @@ class JobServer:
             from ray.job_submission import JobSubmissionClient
 
             # Ray's own requests wait for ever.
-            requests.get(f"{self.address}/api/version", timeout=_CONNECT_S)
+            version = requests.get(f"{self.address}/api/version", timeout=_CONNECT_S)
+            if version.status_code == requests.codes.not_found:
+                raise self._no_dashboard()
             self._client = JobSubmissionClient(self.address)
 
     def submit(self, submission: Submission, resources: Mapping[str, Any], say: Say) -> None:
@@ -76,6 +81,11 @@ class JobServer:
                     )
                 return
             except UserError as error:
+                if _TOO_LARGE in str(error):
+                    raise UserError(
+                        f"{self.address} takes no job this large; expected less in {', '.join(SENT)}: keep models and "
+                        "data on storage that all nodes share, or name them in .gitignore"
+                    ) from None
                 if _NO_AGENT not in str(error) or attempt == _SUBMIT_ATTEMPTS:
                     raise
                 say(f"job {submission.id}: the cluster takes no jobs on yet; trying again")
@@ -164,6 +174,10 @@ class JobServer:
         host = urlsplit(self.address).hostname
         return f" (requests take the environment's proxy; export no_proxy={host} if it knows no way there)"
 
+    def _no_dashboard(self) -> UserError:
+        expected = "expected an address such as http://HEAD:8265"
+        return UserError(f"{self.address} is no Ray dashboard; {expected}{self._proxy_remark()}")
+
     @contextlib.contextmanager
     def _in_one_line(self) -> Iterator[None]:
         import aiohttp
@@ -181,10 +195,10 @@ class JobServer:
                 reason = "refuses this token; RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) must hold the cluster's"
             raise UserError(f"{self.address} {reason}") from None
         except (requests.JSONDecodeError, KeyError):
-            raise UserError(
-                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265{self._proxy_remark()}"
-            ) from None
+            raise self._no_dashboard() from None
         except (requests.RequestException, aiohttp.ClientError, OSError) as error:
+            if "BadStatusLine" in str(error):  # another protocol, such as gRPC at Ray's own port
+                raise self._no_dashboard() from None
             kind = "timed out" if isinstance(error, requests.Timeout) else _line(_cause(str(error)))
             raise UserError(
                 f"{self.address} cannot be reached ({kind}); is the cluster running?{self._proxy_remark()}"

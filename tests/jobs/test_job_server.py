@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -28,6 +29,7 @@ class Breaking:
         #: How often a job is refused before the cluster has started.
         self.refusals = 0
         self.sent = 0
+        self.too_large = False
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -43,6 +45,8 @@ class Breaking:
 
     async def submit(self, request: web.Request) -> web.Response:
         self.sent += 1
+        if self.too_large:
+            raise web.HTTPRequestEntityTooLarge(max_size=100, actual_size=101)
         if self.sent > self.refusals:
             return web.json_response({"job_id": "job", "submission_id": "job"})
         return web.Response(status=500, text="No available agent to submit job, please try again later.")
@@ -126,6 +130,27 @@ def test_a_cluster_that_has_just_started_is_asked_again(breaking, refusals, sent
         server.submit(submission, {}, said.append)
     assert other.sent == sent
     assert said == ["job job: the cluster takes no jobs on yet; trying again"] * (sent - 1)
+
+
+def test_code_that_is_too_large_for_the_server_is_told_by_its_folders(breaking):
+    server, other = breaking
+    other.too_large = True
+    submission: Any = SimpleNamespace(id="job", entrypoint="x", runtime_env={}, metadata={})
+    with pytest.raises(UserError, match="expected less in configs, jobs, platform, serve"):
+        server.submit(submission, {}, print)
+
+
+def test_a_port_that_speaks_another_protocol_is_no_dashboard():
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(1024)
+        connection.sendall(b"\0\0\x18\x04\r\n")
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        with pytest.raises(UserError, match="is no Ray dashboard; expected an address such as"):
+            JobServer(f"http://127.0.0.1:{listener.getsockname()[1]}", {})
 
 
 def test_a_job_that_nobody_knows_is_told_at_once(breaking):

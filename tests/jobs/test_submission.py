@@ -386,7 +386,7 @@ def test_a_server_that_is_not_ray_s_is_one_line(tmp_path):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match="is no Ray dashboard") as caught:
             JobServer(f"http://127.0.0.1:{other.server_port}", {})
         other.shutdown()
     assert "\n" not in str(caught.value)
