@@ -75,6 +75,11 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
                     "Ray did not start: too little of this machine's memory (or the container's) is free; expected "
                     "more memory, or fewer other processes"
                 ) from None
+            if isinstance(error, OSError) and _is_token_cut():
+                raise UserError(
+                    f"HOME: {_token()}: cannot be written ({error.strerror}); expected room for Ray's token, or "
+                    "another home: export HOME=…"
+                ) from None
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
             if "timed out during startup" not in str(error):
                 raise
@@ -110,6 +115,16 @@ def _check_here() -> None:
             f"{_LOOPBACK}: Ray's processes cannot reach each other there ({error.strerror or error}); expected the "
             "interface lo to be up: ip link set lo up"
         ) from None
+
+
+def _token() -> Path:
+    """Where Ray keeps the token of a local Ray."""
+    return Path.home() / ".ray" / "auth_token"
+
+
+def _is_token_cut() -> bool:
+    """Whether Ray has found no room for its token: it leaves an empty file, and its error names none."""
+    return _token().is_file() and not _token().stat().st_size
 
 
 def _tmpdir() -> str:

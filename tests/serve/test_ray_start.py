@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from ray._private.node import Node
 
 from pasta.errors import CutShort, UserError
@@ -95,6 +96,21 @@ def test_a_machine_that_does_not_reach_itself_is_refused_before_ray_tries_for_ev
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was started"))
     with pytest.raises(UserError, match=r"^127\.0\.0\.1: .*\(Network is unreachable\).*ip link set lo up$"):
         start_ray(lambda: None, address="local")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_home_that_is_full_is_told_with_the_file_that_ray_keeps_there(monkeypatch, tmp_path, number):
+    """The error of the write names no file, and nobody knew which disk was full."""
+
+    def init(**_):
+        with _get_default_token_path().open("w"):
+            raise OSError(number, os.strerror(number))
+
+    (tmp_path / ".ray").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(UserError, match=rf"^HOME: {tmp_path}/\.ray/auth_token: cannot be written \("):
+        start_ray(lambda: None)
 
 
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
