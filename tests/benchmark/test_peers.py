@@ -329,6 +329,13 @@ def test_a_family_that_llama_cannot_compute_is_one_clear_line(place, tmp_path):
         run(place, tmp_path, "--shapes", str(tmp_path / "gemma.json"))
 
 
+def test_an_activation_that_llama_does_not_compute_is_one_clear_line(place, tmp_path):
+    """The file was written, and llama.cpp computed another function."""
+    (tmp_path / "gelu.json").write_text(json.dumps({"model_type": "llama", "hidden_act": "gelu", **WIDE}))
+    with pytest.raises(UserError, match=r"llama.cpp: hidden_act 'gelu' is not converted; expected 'silu'"):
+        run(place, tmp_path, "--shapes", str(tmp_path / "gelu.json"))
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("format_name", ["f32", "bf16", "q8_0", "q4_0"])
 def test_a_gguf_file_holds_the_weights(tmp_path, family, format_name):

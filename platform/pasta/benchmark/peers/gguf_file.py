@@ -14,6 +14,8 @@ from pasta.errors import UserError
 
 #: Families, by ``model_type``, for which llama.cpp computes the same function. Its Qwen 3 has no sliding window.
 CONVERTED = ("llama", "qwen3")
+#: Names of the activation that llama.cpp computes in them, whatever a model was trained with.
+_SILU = ("silu", "swish")
 _BLOCK = 32
 #: Kinds of tokens in a GGUF file: those of text, those that are not shown, those that do not exist.
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5
@@ -42,6 +44,8 @@ def check_converted(config: Any) -> None:
         raise UserError(
             f"llama.cpp: rope_type {config.rope_parameters['rope_type']!r} is not converted; expected 'default'"
         )
+    if config.hidden_act not in _SILU:
+        raise UserError(f"llama.cpp: hidden_act {config.hidden_act!r} is not converted; expected 'silu'")
     for name in ("hidden_size", "intermediate_size"):
         if getattr(config, name) % _BLOCK:
             raise UserError(
