@@ -23,6 +23,7 @@ from pasta.signals import Terminated, ended_by_sigterm, kept_interrupt
 from serve import priority
 from serve.checks import check_machine, check_service, check_service_memory, download_weights
 from serve.config import ServeConfig, is_loopback
+from serve.drain import finish_requests
 from serve.ingress import ingress_env, proxy_port
 from serve.ray_start import ROOT, environment_with, free_port, metrics_url, python_path, start_ray, stop_ray
 
@@ -32,8 +33,6 @@ LOCAL = ROOT / "configs" / "serve" / "local.yaml"
 #: Names of applications: Ray Serve makes names of files and of replicas from them.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-#: How long the errors that end what is open take at most to reach the clients.
-_CLOSING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,7 @@ def running(
                     scheme = "https" if config.ssl_certfile else "http"
                     yield _started(f"{scheme}://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
                 except Terminated:
-                    _drain(gateway, config.args.drain_timeout_s, progress=progress)
+                    finish_requests(gateway, config.args.drain_timeout_s, progress)
                     raise
         finally:
             stop_ray()
@@ -388,11 +387,3 @@ def _failure(otherwise: str) -> str:
                     reason = "its process died each time (the system kills one for which it has no memory)"
                 return f"{name} does not start: {reason}"
     return otherwise
-
-
-def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:
-    """Have the Gateways finish open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends this at once."""
-    progress(f"finishing open requests, for {timeout_s:.0f} s at most")
-    # Whatever fails here, the service ends.
-    with contextlib.suppress(Exception):
-        gateway.broadcast("drain", timeout_s).results(timeout_s=timeout_s + _CLOSING_S)
