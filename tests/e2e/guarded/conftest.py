@@ -58,7 +58,7 @@ def started(folder: Path, proxy: str, **args: Any) -> Iterator[Guarded]:
         **args,
     )
     # Sockets have short paths.
-    with tempfile.TemporaryDirectory(prefix="p", ignore_cleanup_errors=True) as short:
+    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp", ignore_cleanup_errors=True) as short:
         with serving(config, folder / "log", TMPDIR=short, RAY_TMPDIR=short) as run:
             yield Guarded(run, file, keys, [folder / "log", Path(short)])
         assert run.leaves_nothing()

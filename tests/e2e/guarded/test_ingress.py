@@ -7,6 +7,7 @@ import signal
 import httpx
 
 from tests.e2e.guarded.conftest import Guarded
+from tests.e2e.guarded.test_guarded import LONG
 from tests.support.waiting import eventually
 
 BODY = {
@@ -31,9 +32,7 @@ def gateway(service: Guarded) -> int:
 def test_an_answer_streams_and_stops_when_its_client_leaves(reached: Guarded) -> None:
     with (
         reached.client() as http,
-        http.stream(
-            "POST", "/v1/chat/completions", json=BODY | {"stream": True, "max_tokens": 4000}
-        ) as response,
+        http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as response,
     ):
         lines = response.iter_lines()
         assert response.status_code == 200
@@ -65,9 +64,7 @@ def test_errors_keep_their_status_and_headers(reached: Guarded) -> None:
     assert [answer.status_code for answer in answers] == [200, 429]
     assert int(answers[1].headers["retry-after"]) > 0
     with reached.client() as http:
-        late = http.post(
-            "/v1/chat/completions", json=BODY | {"max_tokens": 4000}, headers={"X-Request-Timeout": "0.2"}
-        )
+        late = http.post("/v1/chat/completions", json=LONG, headers={"X-Request-Timeout": "0.2"})
     assert (late.status_code, late.headers["x-should-retry"]) == (408, "false")
 
 

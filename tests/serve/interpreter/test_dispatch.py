@@ -455,7 +455,7 @@ def test_leaving_an_answer_ends_all_of_its_threads(config):
             async for _ in updates:
                 if len(response.attempts) > 1:
                     break
-        for _ in range(100):
+        for _ in range(1000):
             stats = [await decoder.stats() for decoder in replicas.decoders.values()]
             if not any(s["active"] + s["waiting"] + s["open"] for s in stats):
                 return dispatcher.lanes.responses
