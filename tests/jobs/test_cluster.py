@@ -238,11 +238,14 @@ def test_sigterm_ends_a_job_quietly_and_its_ray_with_it(wait: str):
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        started = psutil.Process(job.pid).children(recursive=True)
-        job.terminate()
-        _, said = job.communicate(timeout=60)
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "ready\n"
+            started = psutil.Process(job.pid).children(recursive=True)
+            job.terminate()
+            _, said = job.communicate(timeout=120)
+        finally:
+            job.kill()
     assert job.returncode == 128 + signal.SIGTERM
     assert "SIGTERM" not in said
     assert started

@@ -111,14 +111,15 @@ class Command:
         def search() -> re.Match[str] | None:
             return re.search(pattern, self.output, re.MULTILINE)
 
-        eventually(lambda: search() or self.process.poll() is not None, START_S)
+        # Looks often: tests interrupt what goes on after that line.
+        eventually(lambda: search() or self.process.poll() is not None, START_S, every_s=0.01)
         if found := search():
             return found
         raise AssertionError(
             f"no {pattern!r} in the output, exit code {self.process.poll()}:\n{self.output[-4000:]}"
         )
 
-    def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60.0) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 120.0) -> int:
         """Signal the process and return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
@@ -136,7 +137,7 @@ class Command:
                     found |= {each.pid: each for each in family if each.status() != psutil.STATUS_ZOMBIE}
         return list(found.values())
 
-    def leaves_nothing(self, timeout_s: float = 20.0) -> bool:
+    def leaves_nothing(self, timeout_s: float = 60.0) -> bool:
         """Whether every process is gone, at once or in a while: a killed process takes a moment to vanish."""
         return bool(eventually(lambda: not self.descendants(), timeout_s))
 
