@@ -12,8 +12,8 @@ from tests.support.schemathesis_run import check_page
 from tests.support.waiting import eventually
 
 HELLO = [{"role": "user", "content": "Tell me about France"}]
-#: A request that decodes for as long as it may: greedy, of the endless model. For seconds, since what it asks for leaves
-#: one token a step; without, 4,000 of them take half a second.
+#: A request that decodes for as long as it may: greedy, of the endless model. For seconds, since what it asks for
+#: leaves one token a step; without, 4,000 of them take half a second.
 LONG = {
     "model": "random",
     "messages": [{"role": "user", "content": "Count to ten"}],
