@@ -132,7 +132,7 @@ def test_offline_a_model_that_is_not_cached_is_one_line(cache, monkeypatch):
 def test_without_network_it_is_one_line_at_once(cache, no_network):
     began = time.monotonic()
     assert "cannot be downloaded" in refused(load_codec, ModelConfig(path=NAME), "MODEL")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
     assert no_network
 
 
@@ -142,7 +142,7 @@ def test_a_network_that_is_silent_is_one_line_soon(cache, monkeypatch):
         use(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
         assert "cannot be downloaded" in refused(load_codec, ModelConfig(path=NAME), "MODEL")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
 
 
 def use(monkeypatch, url):

@@ -84,7 +84,7 @@ def test_decoders_interpreters_and_gateways_are_killed_in_turn_and_what_these_he
     killed = []
     with load_server(num_decoders=3) as server:
         server.between_s, server.pieces = 0.05, ["word "] * 4
-        settings = {"soak": 60, "soak_clients": 6, "kill_every_s": 0.3}
+        settings = {"soak": 60, "soak_clients": 6, "kill_every_s": 0.15}
         record = measure(server, soak, "0", tmp_path, replicas=held_by(server, killed), **settings)
     assert [process.wait(5) for process in killed] == [-signal.SIGKILL] * len(killed)
     kinds = [kind for _, kind in record["kills"]]

@@ -1,5 +1,6 @@
 """Skeleton-of-Thought on the shipped sequential model and through endpoints, well-behaved ones and others."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -173,13 +174,19 @@ def drinks(body: dict[str, Any], _: int) -> Any:
     content = body["messages"][-1]["content"]
     if "numbered list" in content:
         return completion("1. Tea\n2. Coffee\n3. Cocoa")
-    time.sleep(0.2)
     (named,) = [name for name in ("Tea", "Coffee", "Cocoa") if f": {name}\n" in content] or ["All"]
     return completion(f"{named} is hot.\n")
 
 
 def test_an_endpoint_is_asked_for_all_points_at_once() -> None:
-    answer, server = ask(drinks)
+    all_points = threading.Barrier(3)
+
+    def together(body: dict[str, Any], number: int) -> Any:
+        if number > 0:  # the skeleton comes first
+            all_points.wait(20)
+        return drinks(body, number)
+
+    answer, server = ask(together)
     assert answer.text == "1. Tea: Tea is hot.\n2. Coffee: Coffee is hot.\n3. Cocoa: Cocoa is hot."
     assert answer.fallback is None
     assert server.most_at_once == 3

@@ -305,7 +305,7 @@ def test_no_piece_of_a_large_answer_holds_the_loop():
         before = now
     assert sum(sizes) > 3_000_000
     assert max(sizes) < 100_000
-    assert max(busy) < 0.05 < sum(busy)
+    assert max(busy) < sum(busy) / 10
 
 
 def test_a_large_answer_lets_others_have_their_turn_and_holds_its_place_until_it_is_read():
