@@ -38,6 +38,9 @@ class Service:
             "model": "pasta-atlas",
             "messages": [{"role": "user", "content": PLANETS}],
             "temperature": 0,
+            # The answer itself is over in 0.1 s, before a node has died.
+            "ignore_eos": True,
+            "max_tokens": 900,
             "pasta": {"placement": placement},
             **fields,
         }
@@ -118,12 +121,12 @@ def test_open_streams_survive_a_node_that(service, end):
                         begun.set()
         return "".join(pieces), redispatches
 
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        streams = [pool.submit(stream, number) for number in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(stream, number) for number in range(4)]
         assert begun.wait(120)
         end(service.nodes, service.other)
         answers = [answer.result() for answer in streams]
-    assert [text for text, _ in answers] == [whole] * 8
+    assert [text for text, _ in answers] == [whole] * 4
     assert sum(redispatches for _, redispatches in answers) > 0
 
     # What is left serves on, and a new node gets the Decoder that has no place.

@@ -243,7 +243,8 @@ def test_what_is_done_and_what_went_wrong_is_in_sight(browser, url, viewport):
     field.fill("")
 
     def cut(route):
-        route.continue_(headers={**route.request.headers, "X-Request-Timeout": "1"})
+        asked = route.request.post_data_json | {"logprobs": True, "frequency_penalty": 0.1}  # a token a step
+        route.continue_(headers={**route.request.headers, "X-Request-Timeout": "1"}, post_data=asked)
 
     page.route("**/chat/completions", cut)
     page.get_by_role("button", name="Run", exact=True).click()

@@ -94,13 +94,17 @@ def test_an_answer_is_counted_once_with_its_tokens_threads_and_spills(http, metr
         names += "pasta_threads_total", "pasta_request_threads_count"
         return [sum(value for _, value in samples[f"ray_{name}"]) for name in names]
 
-    time.sleep(3 * EXPORT_S)  # what came before has been exported
-    before = counts()
-    figures = ask(http).json()["pasta"]
-    assert figures["spills"] > 0
-    expected = [1, figures["tokens"], figures["spills"], figures["threads"], 1]
-    wanted = [a + b for a, b in zip(before, expected, strict=True)]
-    assert eventually(lambda: counts() == wanted)
+    def is_counted():
+        time.sleep(3 * EXPORT_S)  # what came before has been exported
+        before = counts()
+        figures = ask(http).json()["pasta"]
+        assert figures["spills"] > 0
+        expected = [1, figures["tokens"], figures["spills"], figures["threads"], 1]
+        wanted = [a + b for a, b in zip(before, expected, strict=True)]
+        return eventually(lambda: counts() == wanted, 20.0)
+
+    # Once more where what came before was not: a busy machine exports it later now and then.
+    assert any(is_counted() for _ in range(3))
 
 
 def test_no_label_says_who_asked_or_what(http, metrics_url):
