@@ -17,7 +17,7 @@ import psutil
 
 from jobs.checkpoint_list import FILE, KEPT
 from tests.support.paths import ROOT
-from tests.support.wandb_runs import history
+from tests.support.wandb_runs import history, wait_until_written
 
 WAIT_S = 300.0
 
@@ -132,5 +132,7 @@ def resumed_steps(output: str) -> list[int]:
 
 
 def tracked(directory: Path) -> list[dict[str, Any]]:
-    """The rows that a tiny run logged to W&B."""
-    return [row for run in directory.glob("runs/tiny-*/wandb/offline-run-*/*.wandb") for row in history(run)]
+    """The rows that a tiny run, which has ended, logged to W&B."""
+    runs = sorted(directory.glob("runs/tiny-*/wandb/offline-run-*/*.wandb"))
+    wait_until_written(runs[-1])
+    return [row for run in runs for row in history(run)]
