@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from serve.imports import uncollected
@@ -42,6 +43,10 @@ for name, value in {
 if str(BIN) not in os.environ.get("PATH", "").split(os.pathsep):
     os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
 
+
+# Shared machines stall: how long an example takes, or its making, says nothing.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # Each client of httpx, OpenAI's included, loads all root certificates, for http:// addresses too: 30 ms of processor
 # whenever a test asks a service something.

@@ -6,8 +6,7 @@ from hypothesis import settings
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.lang import Codec
 
-# Shared machines stall: how long an example takes says nothing.
-settings.register_profile("atlas", deadline=None, max_examples=60)
+settings.register_profile("atlas", max_examples=60)
 settings.load_profile("atlas")
 
 

@@ -19,7 +19,7 @@ NUM_CHOICES = 6
 
 def test_sigterm_finishes_the_open_answers_and_refuses_new_ones(service: Service, http: httpx.Client) -> None:
     # Thousands of tokens, one a step: they are not done before all is said below.
-    many = long_request(stream=True) | {"n": NUM_CHOICES}
+    many = long_request(stream=True) | {"n": NUM_CHOICES, "max_tokens": 2000}
     codes: list[int] = []
     with http.stream("POST", "/v1/chat/completions", json=many) as response:
         assert response.status_code == 200, response.read()
