@@ -139,8 +139,9 @@ struct Head {
   int64_t count;
 };
 
-// Query heads that read a block of keys and values while it lies in the second cache, and that block's bytes.
-constexpr int64_t kAtOnce = 64, kBlockBytes = 128 * 1024;
+// Query heads that read a block of keys and values while it lies in the second cache, that block's bytes, and from how
+// many blocks on it is worth it: fewer stay in that cache anyway.
+constexpr int64_t kAtOnce = 64, kBlockBytes = 128 * 1024, kWorthBlocks = 4;
 
 // N query heads over the keys and values of their key head. Each does the same arithmetic in the same order as it would
 // alone, however the keys are parted.
@@ -271,7 +272,7 @@ void attend_heads(const std::vector<Head<T, Out>>& heads, const std::vector<int6
   if constexpr (KeyTiles<T, VECTORS>::kHere)
     if (count >= kWorthTiles) tiled = tiles.lay_out(keys, heads[0].at, shared);
   // Keys that are read block by block, each for all query heads; without, these go one after another.
-  const int64_t blocked = count > kTogether && shared > block ? shared / block * block : 0;
+  const int64_t blocked = count > kTogether && shared >= kWorthBlocks * block ? shared / block * block : 0;
   const int64_t at_once = blocked ? kAtOnce : kTogether;
   std::vector<float> sums(blocked ? at_once * dim : 0);
   float totals[kAtOnce];
