@@ -155,7 +155,7 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
 
 def with_fitting_slots(config: ServiceConfig, metrics_port: int) -> ServiceConfig:
     """The configuration of one model with slots as large as this machine has room for. Downloads the model if it is not
-    here, whose size nobody knows before. Raises ``UserError`` in one line, before that of what else is wrong."""
+    here, since nobody knows its size before; first it raises ``UserError`` in one line for whatever else is wrong."""
     args = config.args
     ((_, model),) = args.models.items()
     if model_directory(model.location) is None:

@@ -209,7 +209,7 @@ class OpenRequests:
 
     async def drain(self, within_s: float) -> None:
         """Refuse new requests from now on, and return when the last response has passed the proxy. Answers that are not
-        whole ``within_s`` end with an error (``answers.checked``)."""
+        whole after ``within_s`` seconds end with an error (``answers.checked``)."""
         self.draining = True
         self.closes_at = asyncio.get_running_loop().time() + within_s
         while self._open:
