@@ -90,9 +90,10 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
                 const Sizes& n, int64_t first, float scaling, float softcap, Out* out) {
   const int64_t key_heads = n.heads / n.groups;
   const Seen seen(mask, fed, n.keys);
-  std::vector<int64_t> as_before(fed.rows());
-  parallel(fed.rows(), fed.rows() * n.keys, [&](int64_t begin, int64_t end) {
+  std::vector<int64_t> as_before(fed.rows());  // but for the first row of a slot
+  parallel(fed.rows(), (fed.rows() - n.batch) * n.keys, [&](int64_t begin, int64_t end) {
     for (int64_t row = std::max<int64_t>(begin, 1); row < end; ++row) {
+      if (fed.at[row] / n.queries != fed.at[row - 1] / n.queries) continue;
       const int32_t *own = &seen.keys[seen.starts[row]], *before = &seen.keys[seen.starts[row - 1]];
       const int64_t most = std::min(seen.starts[row + 1] - seen.starts[row], seen.starts[row] - seen.starts[row - 1]);
       as_before[row] = std::mismatch(own, own + most, before).first - own;
