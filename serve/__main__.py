@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config
-from pasta.engine.memory import fitting_slot_tokens, num_positions
+from pasta.engine.memory import fitting_slot_tokens
 from pasta.engine.section import FORMATS_HELP, check_device, check_format
 from pasta.engine.snapshots import model_directory
 from pasta.entrypoint import CommandParser, run_main
@@ -125,7 +125,10 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
         decoder["num_gpus"] = 1.0
     values: dict[str, Any] = {
         "models": {name: model},
-        "engine": {"num_slots": arguments.num_slots},
+        "engine": {
+            "num_slots": arguments.num_slots,
+            "slot_tokens": arguments.slot_tokens or EngineSizes().slot_tokens,
+        },
         "decoder": decoder,
         # One Gateway on one machine: a proxy of Ray Serve's would pass on each event of an answer, in Python.
         "front": {"proxy": "none"},
@@ -140,9 +143,6 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     check_model_directory(config.models[name], "MODEL")
     if load_codec(config.models[name], "MODEL").parallel:
         model["mode"] = "parallel"
-    most = EngineSizes().slot_tokens
-    fitting = min(num_positions(config.models[name].location) or most, most)
-    values["engine"]["slot_tokens"] = arguments.slot_tokens or fitting
     config = parse_config(values, ServeConfig, "python -m serve")
     environment = {
         "OMP_NUM_THREADS": str(threads),

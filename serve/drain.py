@@ -24,7 +24,8 @@ def finish_requests(gateway: Any, timeout_s: float, progress: Callable[[str], No
             gateway.broadcast("drain", timeout_s).results(timeout_s=timeout_s + _CLOSING_S)
         done.set()
 
-    # In another thread: where Ray's processes have had the signal too, and ended, Ray waits for them in C++.
+    # In another thread: where Ray's processes have had the signal too, and ended, Ray waits for them in C++, which no
+    # signal interrupts.
     threading.Thread(target=ask, daemon=True).start()
     with contextlib.suppress(CutShort):
         while not done.wait(_LOOK_S):

@@ -32,7 +32,7 @@ async def checked(batches: UpdateBatches, timeout_s: float, requests: OpenReques
         async with aclosing(batches):
             while True:
                 try:
-                    # What waits as draining begins learns of its end with its next update, which is soon there.
+                    # The wait that draining finds under way keeps its deadline; the next one, soon, has the new one.
                     async with asyncio.timeout_at(min(deadline, requests.closes_at)) as limit:
                         batch = await anext(batches)
                 except StopAsyncIteration:

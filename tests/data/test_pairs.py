@@ -72,7 +72,7 @@ def test_pairs_are_encoded_in_several_processes_and_parts(
     assert {path.name for path in parts.path.iterdir()} == {path.name for path in whole.path.iterdir()}
 
 
-def test_a_pair_without_tokens_is_named_as_it_is_numbered_in_the_file(
+def test_a_pair_that_cannot_be_encoded_is_named_by_its_number_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta.data.pairs.BLOCK_ANSWERS", 2)

@@ -206,8 +206,7 @@ def test_a_page_of_a_named_origin_may_use_the_api(service):
 
 def test_an_answer_that_outlasts_the_drain_ends_with_an_error(service):
     """The last one: it ends the service, of which clients only saw that the connection was closed."""
-    slow = {**LONG, "pasta": {"mode": "sequential", "drafts": False}}
-    with service.client() as client, under_way(client, slow) as lines:
+    with service.client() as client, under_way(client, LONG) as lines:
         service.run.process.send_signal(signal.SIGTERM)
         *_, last = (line for line in lines if line)
     error = json.loads(last.removeprefix("data: "))["error"]
