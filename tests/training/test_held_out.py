@@ -17,6 +17,7 @@ from pasta.data.packing import to_dataset
 from pasta.engine import Engine, EngineConfig
 from pasta.interpreter import TokenKind
 from pasta.lang import Codec, to_text
+from pasta.stages.progress import Progress
 from pasta.tracking import Tracker
 from pasta.training import held_out
 from pasta.training.callbacks import KIND_NAMES
@@ -162,6 +163,20 @@ def test_no_steps_are_captured_for_a_few_answers(monkeypatch: pytest.MonkeyPatch
     document = HeldOut(CODEC.encode_prompt(MESSAGES), [])
     generate_answers(loaded.model, loaded.tokenizer, [document], max_tokens=2, parallel=True)
     assert [config.cuda_graphs for config in asked] == ["off"]
+
+
+def test_each_answer_is_told_as_it_ends() -> None:
+    loaded, told = tiny(), list[str]()
+    documents = [HeldOut(CODEC.encode_prompt(MESSAGES), []) for _ in range(2)]
+    progress = Progress("held-out answers", 2, "answers", say=told.append)
+    generate_answers(
+        loaded.model, loaded.tokenizer, documents, max_tokens=2, parallel=True, progress=progress
+    )
+    assert told == [
+        "held-out answers: 2 answers",
+        "held-out answers: 1/2 answers  eta 0.0 min",
+        "held-out answers: 2/2 answers  eta 0.0 min",
+    ]
 
 
 def test_without_answers_there_are_no_figures() -> None:

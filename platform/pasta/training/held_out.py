@@ -14,6 +14,7 @@ from pasta.engine.formats import NumberFormat
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, to_text
+from pasta.stages.progress import Progress
 from pasta.statistics import geometric_mean
 
 
@@ -64,10 +65,11 @@ def generate_answers(
     *,
     max_tokens: int,
     parallel: bool,
+    progress: Progress | None = None,
 ) -> list[HeldOutAnswer]:
     """Greedy answers to the documents' prompts, four at a time, from a model in memory, in its weights' format.
 
-    Leaves the model in the mode (training or evaluation) in which it was.
+    Leaves the model in the mode (training or evaluation) in which it was. ``progress`` is told of each answer.
     """
     if not documents:
         return []
@@ -86,16 +88,19 @@ def generate_answers(
     # What training wraps around the class's own forward. Under autocast keys and values differ from the cache's format.
     wrapped = vars(model).pop("forward", None)
     try:
-        loaded = LoadedModel(
-            model, tokenizer, codec, "in training", num_parameters=0, format=NumberFormat("float32")
-        )
+        held = NumberFormat(str(model.dtype).removeprefix("torch."))
+        loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0, format=held)
         engine = Engine(loaded, config)
         requests = [
             Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel, request_id=str(number))
             for number, document in enumerate(documents)
         ]
+        results = {}
         with torch.no_grad():
-            results = {result.request_id: result for result in engine.decode(requests)}
+            for result in engine.decode(requests):
+                results[result.request_id] = result
+                if progress is not None:
+                    progress.add()
     finally:
         if wrapped is not None:
             model.forward = wrapped

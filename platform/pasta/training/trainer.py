@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from pasta.interpreter import IGNORE, TokenKind
+from pasta.stages.progress import Progress
 from pasta.tracking import Tracker
 from pasta.training.callbacks import KIND_NAMES
 from pasta.training.held_out import COLUMNS, HeldOut, figures_of, generate_answers
@@ -121,13 +122,17 @@ class ThreadTrainer(SFTTrainer):
             return {}
         rank, count = self.accelerator.process_index, self.accelerator.num_processes
         # Under ZeRO-3 this gathers the weights on every rank, so that each answers its share of the prompts.
+        documents = generation.documents[rank::count]
+        # A model that does not yet know how an answer ends writes each to the limit: minutes without another line.
+        progress = None if rank else Progress("held-out answers", len(documents), "answers")
         with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model:
             mine = generate_answers(
                 model,
                 generation.tokenizer,
-                generation.documents[rank::count],
+                documents,
                 max_tokens=generation.max_tokens,
                 parallel=generation.parallel,
+                progress=progress,
             )
         answers = gather_object(mine)
         generation.tracker.table(EXAMPLES, COLUMNS, [astuple(each) for each in answers])
