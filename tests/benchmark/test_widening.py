@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 from jobs.benchmark import MODELS
 from pasta.benchmark.widening import make_directory, why_not_widened, widen
 from pasta.data.atlas import heldout_prompts
-from pasta.engine import Engine, EngineConfig, Request, SamplingParams, read_model_config
+from pasta.engine import Engine, EngineConfig, Request, SamplingParams, kernels, read_model_config
+from pasta.engine.heads import HeadRunner, read_heads
 from pasta.engine.loading import load_model
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -105,16 +106,19 @@ def test_a_widened_model_gives_the_same_answers(pair, temperature):
 
 
 @pytest.mark.slow
-def test_draft_heads_of_a_widened_model_guess_the_same(pair):
+def test_draft_heads_of_a_widened_model_guess_the_same(directories, monkeypatch):
+    monkeypatch.setattr(kernels, "ready", lambda: False)  # which read 8 bits
     torch.manual_seed(0)
     hidden, tokens = 4 * torch.randn(20, 256), torch.randint(5, 2000, (20,))
-    padded = torch.cat(
-        [hidden / 2, torch.zeros(20, 768)], dim=1
-    )  # twice the width's root: half the last norm
-    with torch.inference_mode():
-        (small, sure), (large, same) = (
-            loaded.heads._plain(states, tokens) for loaded, states in zip(pair, (hidden, padded), strict=True)
-        )
+    # Four times the width: half the last norm.
+    padded = torch.cat([hidden / 2, torch.zeros(20, 768)], dim=1)
+    guesses = []
+    for directory, states in zip(directories, (hidden, padded), strict=True):
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        vocabulary, width = model.get_input_embeddings().weight.shape
+        heads = read_heads(directory, hidden_size=width, vocab_size=vocabulary)
+        guesses.append(HeadRunner(heads, model).following(states, tokens))
+    (small, sure), (large, same) = guesses
     assert torch.equal(small, large)
     torch.testing.assert_close(same, sure, atol=0.02, rtol=0.0)
 

@@ -1,13 +1,18 @@
 """Number formats: auto measures, int8 and int4 keep every row to itself."""
 
+import copy
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from pasta.engine import Engine, EngineConfig, Request, formats, kernels, load_model, random_model
+from pasta.engine import Engine, EngineConfig, Request, embedding, formats, kernels, load_model, random_model
 from pasta.engine.formats import NumberFormat, fastest_float
+from pasta.engine.fusing import FusedAttention
+from pasta.engine.head_files import HeadShape
+from pasta.engine.heads import DraftHeads, write_heads
 from pasta.engine.packing import Int4Linear, Int8Linear, pack_linears, quantised_int4, why_no_integers
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -119,6 +124,66 @@ def test_every_family_decodes_in_integers_the_same_traced_and_untraced(family, n
         for traced in (False, True)
     ]
     assert found[0].response_ids == found[1].response_ids
+
+
+@pytest.mark.slow
+@integers
+@families
+def test_a_large_embedding_of_16_bits_stays_as_it_is_and_changes_no_answer(
+    family, name, made, monkeypatch, tmp_path
+):
+    random_model(CONFIGS[family], byte_level(), dtype="bfloat16", packed=False).model.save_pretrained(
+        tmp_path
+    )
+    byte_level().save_pretrained(tmp_path)
+    found = []
+    for worth in (1 << 60, 0):
+        monkeypatch.setattr(embedding, "_WORTH", worth)
+        loaded = load_model(tmp_path, dtype=name, device="cpu")
+        rows = loaded.model.get_input_embeddings()(torch.arange(64)[None])
+        answer = Engine(
+            loaded, EngineConfig(num_slots=2, slot_tokens=256, trace_forward=worth == 0)
+        ).generate(ask("Hello"))
+        found.append((loaded.model.get_input_embeddings().weight.dtype, rows, answer))
+    (wide, wide_rows, expected), (kept, kept_rows, answer) = found
+    assert (wide, kept) == (torch.float32, torch.bfloat16)
+    assert torch.equal(wide_rows, kept_rows)
+    assert answer.response_ids == expected.response_ids
+
+
+@pytest.mark.parametrize("name", ["bfloat16", pytest.param("int8", marks=needs_int8)])
+def test_one_layer_s_stacked_projections_are_in_memory_at_a_time(name, monkeypatch):
+    """All of them are two thirds of a model, in the format in which it is stored."""
+    stacked = []
+
+    def pack(part, *args):
+        layers = (
+            module for module in model.base_model.layers if isinstance(module.self_attn, FusedAttention)
+        )
+        stacked.append(sum(isinstance(layer.self_attn.qkv_proj, nn.Linear) for layer in layers))
+        pack_linears(part, *args)
+
+    monkeypatch.setattr(formats, "pack_linears", pack)
+    model = copy.deepcopy(tiny().model)
+    formats.apply_format(model, NumberFormat(name), CPU, packed=True)
+    assert stacked == [1] * len(model.base_model.layers) + [0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
+@pytest.mark.parametrize("name", ["bfloat16", pytest.param("int8", marks=needs_int8)])
+def test_nothing_of_the_files_of_a_packed_model_stays_in_memory(name, monkeypatch, tmp_path):
+    """A row of the embedding would keep all of them there, and the service would seem to be twice as large."""
+    monkeypatch.setattr(embedding, "_WORTH", 0)
+    model = tiny().model
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    shape = HeadShape(model.config.hidden_size, model.config.vocab_size, depth=1, width=4)
+    write_heads(tmp_path, DraftHeads(shape), {})
+    loaded = load_model(tmp_path, dtype=name, device="cpu", packed=True)
+    assert loaded.heads is not None
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    assert str(tmp_path / "model.safetensors") not in mapped
 
 
 @families

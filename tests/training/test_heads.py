@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from pasta.config import load_config, parse_config
+from pasta.engine import kernels
 from pasta.engine.head_files import WEIGHTS, HeadShape
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.errors import UserError
@@ -79,7 +80,7 @@ def test_only_the_heads_learn():
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family):
+def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family, monkeypatch):
     """Gemma's module multiplies its weights."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[family]).eval().requires_grad_(False)
@@ -91,9 +92,10 @@ def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family):
     ids, hidden = torch.arange(5, 35)[None], torch.randn(1, 30, size[1])
     labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
     scores, _ = guess(heads, embedding, output, hidden, torch.zeros(1, 30, size[0]), ids, labels)[0]
-    runner = HeadRunner(heads, model)
     states, tokens = hidden[0, : len(scores)], ids[0, 1 : 1 + len(scores)]
-    for found, odds in (runner.following(states, tokens), runner._plain(states, tokens)):
+    for ready in (kernels.ready(), False):
+        monkeypatch.setattr(kernels, "ready", lambda ready=ready: ready)
+        found, odds = HeadRunner(heads, model).following(states, tokens)
         same = found[:, 0] == scores.argmax(dim=-1)
         assert same.float().mean() > 0.85, "the kernel's are of 8 bits"
         expected = scores.softmax(dim=-1).amax(dim=-1)

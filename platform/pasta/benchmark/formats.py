@@ -113,7 +113,7 @@ def same_rows(loaded: LoadedModel) -> bool:
     """Whether the rows of a real layer are the same, to the bit, alone and beside one that is 1,000 times as large."""
     layer = loaded.model.base_model.layers[0].mlp.gate_up_proj
     torch.manual_seed(0)
-    x = torch.randn(9, loaded.model.config.hidden_size).to(loaded.model.device, loaded.model.dtype)
+    x = torch.randn(9, loaded.model.config.hidden_size).to(loaded.model.device, loaded.format.dtype)
     # A GPU's products of another shape may round otherwise, and its steps are padded to few shapes.
     return rows_apart(layer, x, padded=x.device.type == "cuda")
 

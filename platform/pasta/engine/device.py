@@ -59,7 +59,7 @@ def _cache_dtype(loaded: LoadedModel) -> torch.dtype:
     halved = (
         loaded.format.name in INTEGERS and attends_by_kernels(loaded.model) and kernels.runs(torch.bfloat16)
     )
-    return torch.bfloat16 if halved else loaded.model.dtype
+    return torch.bfloat16 if halved else loaded.format.dtype
 
 
 class DeviceState:
@@ -69,7 +69,7 @@ class DeviceState:
         self.model = loaded.model
         self.model_config = loaded.model.config
         self.device = loaded.model.device
-        self.dtype = loaded.model.dtype
+        self.dtype = loaded.format.dtype
         self._ranks = loaded.ranks
         #: This state's number among those of the processes that share the model.
         self.number = 0 if loaded.ranks is None else loaded.ranks.add_state(loaded.number, config)

@@ -6,6 +6,7 @@ and its reason; the service logs them, the benchmarks print and record them.
 """
 
 import copy
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from torch import nn
 from transformers import AutoModel
 
 from pasta.engine import kernels, quantising
-from pasta.engine.fusing import fuse_projections, use_kernels
+from pasta.engine.embedding import leave_embedding
+from pasta.engine.fusing import fused_layers, use_kernels
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, can_pack, pack_linears
 from pasta.engine.section import AS_CONFIGURED, INTEGERS
 from pasta.engine.supported import check_format_runs, why_not_format
@@ -102,22 +104,30 @@ def fastest_of(config: Any, device: torch.device) -> NumberFormat:
 def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, packed: bool | None) -> None:
     """Convert a model in place, on its device. ``packed``: projections fused, and linear weights in a layout of their
     own (``None``: where it pays; ``False``: the model as transformers makes it)."""
-    if packed is not False:
-        fuse_projections(model)
+    decoder: Any = model.base_model
     on_cpu = chosen.name in INTEGERS and not chosen.on_gpu
-    if on_cpu:
-        if chosen.name == "int4":
-            decoder: Any = model.base_model
-            pack_linears(decoder, Int4Linear)
-        pack_linears(model, Int8Linear)  # with 4 bits: the output layer
-    for parameter in model.parameters():  # not the buffers: rotary frequencies stay in float32
-        parameter.data = parameter.data.to(chosen.dtype)
-    if chosen.name in quantising.GPU_FORMATS and chosen.on_gpu:
+    is_float = chosen.name not in quantising.GPU_FORMATS
+    packs = is_float and (packed or (packed is None and can_pack(device, chosen.dtype)))
+    left = leave_embedding(model) if on_cpu else None
+    layers = decoder.layers if packed is False else fused_layers(model)
+    for part in itertools.chain(
+        layers, [model]
+    ):  # a layer's weights, stacked, are gone before the next one's are made
+        if on_cpu:  # with 4 bits: not the output layer
+            pack_linears(part, Int4Linear if chosen.name == "int4" and part is not model else Int8Linear)
+        for parameter in part.parameters():  # not the buffers: rotary frequencies stay in float32
+            if parameter is not left:
+                parameter.data = parameter.data.to(chosen.dtype)
+        if packs:
+            pack_linears(part)
+    if chosen.on_gpu and not is_float:
         quantising.quantise(model, chosen.name)
-    elif not on_cpu and (packed or (packed is None and can_pack(device, chosen.dtype))):
-        pack_linears(model)
     if packed is not False and kernels.run_on(device, chosen.dtype):
         use_kernels(model)
+    if device.type == "cpu" and not any(isinstance(module, nn.Linear) for module in model.modules()):
+        # What is left lies in the files of the weights, all of which one row of an embedding would keep in memory.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
 
 
 def _runs(name: str, device: torch.device) -> bool:

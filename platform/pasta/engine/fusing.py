@@ -5,6 +5,7 @@ group is one product over stacked weights: fewer operators, and activations are 
 values are the same; the rest of the model stays transformers' own.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -174,8 +175,9 @@ class KernelNorm(nn.Module):
         return out
 
 
-def fuse_projections(model: Any) -> None:
-    """Stack the projections of every decoder layer of ``model``, in place, one layer after another to save memory."""
+def fused_layers(model: Any) -> Iterator[nn.Module]:
+    """The decoder layers of ``model``, each as its projections have been stacked in place. Whoever packs a layer before
+    he asks for the next keeps one stacked layer in memory at a time."""
     base = model.base_model
     turned, head_dim = rotary_dim(base.rotary_emb), base.layers[0].self_attn.head_dim
     if turned < head_dim:
@@ -185,6 +187,7 @@ def fuse_projections(model: Any) -> None:
     for layer in base.layers:
         layer.self_attn = FusedAttention(layer.self_attn, turned)
         layer.mlp = FusedMLP(layer.mlp)
+        yield layer
 
 
 def use_kernels(model: nn.Module) -> None:

@@ -83,20 +83,25 @@ class HeadInput(NamedTuple):
 class HeadRunner:
     """Draft heads on a loaded model, ready to guess."""
 
+    _output: Tensor  # of what the heads guess, where no kernel has it in its own layout
+
     def __init__(self, heads: DraftHeads, model: Any) -> None:
         self.shape = heads.shape
         embedding = model.get_input_embeddings()
-        self._embedding: Tensor = embedding.weight.detach()
+        # The parameter itself: its values may yet move, or change their format.
+        self._embedding: Tensor = embedding.weight
         # Gemma's embeddings grow by sqrt(hidden) as the module reads them; the heads have learnt from the module.
         self._scale = float(getattr(embedding, "embed_scale", 1.0))
         output = self._embedding if model.config.tie_word_embeddings else model.get_output_embeddings().weight
         self._heads, output = heads.to(self._embedding.device), output.detach()
-        self._output = output[self._heads.tokens] if heads.shape.guessed else output
+        guessed = output[self._heads.tokens] if heads.shape.guessed else output
         self._packed: list[list[Tensor]] = []
         if self._embedding.device.type == "cpu" and kernels.ready():
-            layer = nn.Linear(output.shape[1], len(self._output), bias=False, device="meta")
-            layer.weight = nn.Parameter(self._output, requires_grad=False)
+            layer = nn.Linear(guessed.shape[1], len(guessed), bias=False, device="meta")
+            layer.weight = nn.Parameter(guessed, requires_grad=False)
             self._packed = [_packed(heads.up), _packed(heads.down), _packed([layer])]
+        else:
+            self._output = guessed
 
     def inputs(self, count: int) -> tuple[Tensor, Tensor]:
         """States and tokens of ``count`` rows, all zero, for ``following``."""

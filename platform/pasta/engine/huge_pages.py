@@ -14,6 +14,8 @@ _log = logging.getLogger(__name__)
 
 #: What Linux calls a huge page on the CPUs that have kernels.
 _HUGE = 2 << 20
+#: Bytes of weights that have moved after which glibc is asked to give back what they had before.
+_KEPT = 64 << 20
 
 
 def use_huge_pages(model: nn.Module) -> None:
@@ -31,8 +33,11 @@ def use_huge_pages(model: nn.Module) -> None:
         return
     memory = torch.frombuffer(mapped, dtype=torch.uint8)
     memory = memory[-memory.data_ptr() % _HUGE :]
+    trim, kept = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None), 0
     for layer, size in zip(layers, sizes, strict=True):
         layer.move_weight(memory[: layer.num_bytes])
-        memory = memory[size:]
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)  # glibc keeps what the weights had before
+        memory, kept = memory[size:], kept + size
+        if kept >= _KEPT:
+            trim(0)
+            kept = 0
+    trim(0)

@@ -9,6 +9,8 @@ freezes a model. Written against torch 2.13.0: tests/engine/test_packing.py fail
 gone.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -149,9 +151,7 @@ class Int8Linear(Packed):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear, torch.float32, by_kernel=kernels.runs(torch.float32))
-        weight = linear.weight.detach().float()  # [out, in]
-        scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127.0
-        quantised = torch.round(weight / scales[:, None]).to(torch.int8)
+        scales, quantised = quantised_int8(linear.weight.detach())
         bias = None if linear.bias is None else linear.bias.detach().float()
         if self.by_kernel:
             packed = _blocked(quantised)
@@ -175,12 +175,31 @@ class Int8Linear(Packed):
         return out
 
 
+def quantised_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales [out] float32 and numbers [out, in] int8 whose products are near ``weight`` [out, in]."""
+    return _by_rows(weight, _int8_rows)
+
+
+def _int8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127.0
+    return scales, torch.round(weight / scales[:, None]).to(torch.int8)
+
+
+def _by_rows(weight: Tensor, quantise: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """What ``quantise`` makes of some rows of ``weight`` in float32 at a time: a large layer's intermediate results
+    take long to write and read, and an output layer's are as large as a model."""
+    parts = weight.split(max(1, _AT_ONCE // weight.shape[1]))
+    scales, numbers = zip(*(quantise(rows.float()) for rows in parts), strict=True)
+    return torch.cat(scales), torch.cat(numbers)
+
+
+#: Weights that are quantised at a time.
+_AT_ONCE = 1 << 18
+
 #: Inputs that share a scale in ``Int4Linear``.
 INT4_GROUP = 32
 #: Widths of a group's range that are tried, as parts of its largest weight: the one with the least error is taken.
 _INT4_RANGES = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85)
-#: Weights that are quantised at a time.
-_INT4_AT_ONCE = 1 << 18
 
 
 class Int4Linear(Packed):
@@ -193,7 +212,7 @@ class Int4Linear(Packed):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear, torch.float32, by_kernel=True)
-        scales, numbers = quantised_int4(linear.weight.detach().float())
+        scales, numbers = quantised_int4(linear.weight.detach())
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("_weight", _blocked_int4(scales, numbers), persistent=False)
         self.register_buffer("_bias", bias, persistent=False)
@@ -210,29 +229,25 @@ class Int4Linear(Packed):
 def quantised_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Scales [out, in / 32] bfloat16 and numbers [out, in / 32, 32] from -8 to 7 whose products are near ``weight``
     [out, in]."""
-    # A few rows at a time: a large layer's intermediate results take long to write and read.
-    parts = [_quantised_rows(rows) for rows in weight.split(max(1, _INT4_AT_ONCE // weight.shape[1]))]
-    scales, numbers = (torch.cat(each) for each in zip(*parts, strict=True))
-    return scales, numbers
+    return _by_rows(weight, _int4_rows)
 
 
-def _quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _int4_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     groups = weight.unflatten(1, (-1, INT4_GROUP))
     farthest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scales, numbers = torch.ones_like(farthest), torch.zeros_like(groups)
-    errors = torch.full_like(farthest, torch.inf)
+    scales, errors = torch.ones_like(farthest), torch.full_like(farthest, torch.inf)
     for part in _INT4_RANGES:
         # The farthest weight becomes -8, or nearly; where all are zero any scale will do.
         scale = (farthest * (-part / 8)).to(torch.bfloat16).float()
-        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
-        number = torch.round(groups / scale).clamp(-8, 7)
-        error = (number * scale - groups).square().sum(-1, keepdim=True)
+        scale = torch.where(scale == 0, 1.0, scale)
+        error = _int4_numbers(groups, scale).mul_(scale).sub_(groups).square_().sum(-1, keepdim=True)
         better = ~(error >= errors)  # also where it is no number: then the scale is none either, and shows it
-        scales, numbers, errors = (
-            torch.where(better, new, old)
-            for new, old in ((scale, scales), (number, numbers), (error, errors))
-        )
-    return scales.squeeze(-1).to(torch.bfloat16), numbers.to(torch.int8)
+        scales, errors = torch.where(better, scale, scales), torch.where(better, error, errors)
+    return scales.squeeze(-1).to(torch.bfloat16), _int4_numbers(groups, scales).to(torch.int8)
+
+
+def _int4_numbers(groups: Tensor, scales: Tensor) -> Tensor:
+    return (groups / scales).round_().clamp_(-8, 7)
 
 
 def _blocked_int4(scales: Tensor, numbers: Tensor) -> Tensor:
