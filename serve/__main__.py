@@ -42,8 +42,9 @@ def main() -> int:
     """Entry point."""
     loopback_only()
     arguments = parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder, uncollected():
-        without_torch()
+    with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder:
+        with uncollected():
+            without_torch()
         config = _config(arguments, Path(folder) / "keys.yaml")
         ((name, model),) = config.args.models.items()
         if model.mode == "sequential":

@@ -1,5 +1,6 @@
 """``python -m serve MODEL``: what its arguments stand for, and arguments that no service could start with."""
 
+import gc
 import json
 import re
 import shutil
@@ -108,6 +109,16 @@ def test_what_this_machine_cannot_run_is_named_by_its_option(plain, monkeypatch,
     with pytest.raises(UserError) as caught:
         __main__.main()
     assert str(caught.value) == told
+
+
+def test_garbage_is_collected_while_it_serves(plain, monkeypatch):
+    found = []
+    monkeypatch.setattr("sys.argv", ["serve", str(plain)])
+    for name in ("loopback_only", "without_torch"):
+        monkeypatch.setattr(__main__, name, lambda: None)
+    monkeypatch.setattr(__main__, "serve_until_stopped", lambda *_: found.append(gc.isenabled()))
+    __main__.main()
+    assert found == [True]
 
 
 def test_a_value_that_is_spelled_like_a_key_stays_as_it_was_typed():

@@ -1,7 +1,6 @@
 """Lays the weights that the kernels for CPUs read in huge pages: a step reads all of them, and each page of 4 KB costs
 it a look into the page tables (docs/notes/cpu-engine.md has what that is worth)."""
 
-import ctypes
 import logging
 import mmap
 
@@ -9,12 +8,13 @@ import torch
 from torch import nn
 
 from pasta.engine.packing import Packed
+from pasta.freed import give_back
 
 _log = logging.getLogger(__name__)
 
 #: What Linux calls a huge page on the CPUs that have kernels.
 _HUGE = 2 << 20
-#: Bytes of weights that have moved after which glibc is asked to give back what they had before.
+#: Bytes of weights that have moved after which what they had before is given back.
 _KEPT = 64 << 20
 
 
@@ -33,11 +33,11 @@ def use_huge_pages(model: nn.Module) -> None:
         return
     memory = torch.frombuffer(mapped, dtype=torch.uint8)
     memory = memory[-memory.data_ptr() % _HUGE :]
-    trim, kept = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None), 0
+    kept = 0
     for layer, size in zip(layers, sizes, strict=True):
         layer.move_weight(memory[: layer.num_bytes])
         memory, kept = memory[size:], kept + size
         if kept >= _KEPT:
-            trim(0)
+            give_back()
             kept = 0
-    trim(0)
+    give_back()
