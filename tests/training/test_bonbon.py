@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pasta.data.dataset import TOKENIZER_DIR
-from pasta.data.pairs import PairCollator, pair_dataset
+from pasta.data.pairs import REFERENCE, PairCollator, pair_dataset
 from pasta.interpreter import IGNORE
+from pasta.training import bonbon
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta, bonbon_loss
 from pasta.training.preference import make_trainer, prepare
 from pasta.training.run import RunContext
@@ -139,6 +140,31 @@ def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, reference_log_probs="precomputed")
     assert trainer.ref_model is None
     assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
+
+
+@pytest.mark.slow
+def test_a_run_cut_while_it_precomputes_goes_on_with_the_pieces_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bonbon, "PIECE_BATCHES", 1)
+    whole = _trainer(tmp_path / "whole", rows=1, reference_log_probs="precomputed").train_dataset
+    compute, computed = PreferenceTrainer.compute_ref_log_probs, []
+
+    def cut_at_the_third(*args: Any) -> Any:
+        computed.append(args)
+        if len(computed) == 3:
+            raise KeyboardInterrupt
+        return compute(*args)
+
+    monkeypatch.setattr(PreferenceTrainer, "compute_ref_log_probs", cut_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        _trainer(tmp_path / "cut", rows=1, reference_log_probs="precomputed")
+    capsys.readouterr()
+    resumed = _trainer(tmp_path / "cut", rows=1, reference_log_probs="precomputed").train_dataset
+    assert len(computed) == 5, "two pairs were kept, the third was cut, two were left"
+    assert "(train): 4 pairs, 2 found from an earlier run\n" in capsys.readouterr().out
+    for name in REFERENCE:
+        assert resumed[name][:] == whole[name][:]
 
 
 @pytest.mark.slow

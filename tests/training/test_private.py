@@ -251,9 +251,7 @@ def test_trl_s_trainer_prepares_its_data_by_the_method_that_is_overridden():
     assert "_prepare_dataset" in names(DPOTrainer.__init__), gone(trl, "call of DPOTrainer._prepare_dataset")
 
 
-@pytest.mark.parametrize(
-    "attribute", ["precompute_ref_logps", "_precompute_engine", "_precompute_model_hash", "_metrics"]
-)
+@pytest.mark.parametrize("attribute", ["precompute_ref_logps", "_precompute_model_hash", "_metrics"])
 def test_trl_s_trainer_sets_the_attribute(attribute: str):
     assert attribute in names(DPOTrainer.__init__), gone(trl, f"DPOTrainer.{attribute}")
 

@@ -4,10 +4,9 @@ The only module that uses private APIs of TRL, written against trl 1.16.0. tests
 names that version, when one of them is gone:
 
 - ``DPOTrainer._prepare_dataset``, overridden: our rows are tokenised already.
-- ``DPOTrainer.precompute_ref_logps`` and ``_precompute_engine``: free the reference model once its log-probabilities
-  are in the data.
-- ``DPOTrainer._precompute_ref_logps``, overridden, and ``_precompute_model_hash``: log-probabilities that were kept are
-  found again for the same reference alone.
+- ``DPOTrainer.precompute_ref_logps``: free the reference model once its log-probabilities are in the data.
+- ``DPOTrainer._precompute_ref_logps``, overridden, and ``_precompute_model_hash``: log-probabilities are kept piece by
+  piece as they are computed, and found again for the same reference alone.
 - ``DPOTrainer._metrics`` and ``compute_ref_log_probs``; the forward's ``fused_lm_head=True``, which yields
   ``log_probs``: compute BoNBoN's loss, and log it as TRL's own losses are. ``permitted_pairs`` takes the place of that
   forward, since it scores tokens in the whole vocabulary.
@@ -15,17 +14,28 @@ names that version, when one of them is gone:
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset, concatenate_datasets
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from pasta.data.pairs import REFERENCE
+from pasta.files import write_whole
+from pasta.stages.progress import Progress
 from pasta.training.permitted_pairs import PermittedPairCollator, score_permitted
 from pasta.training.without_wandb import without_wandb
 
 with without_wandb():
     from trl import DPOTrainer
+
+#: Batches, of all ranks together, whose log-probabilities of the reference are kept as one file.
+PIECE_BATCHES = 128
 
 
 def bonbon_beta(num_samples: int) -> float:
@@ -67,6 +77,7 @@ class TokenisedTrainer(DPOTrainer):
 
 class PreferenceTrainer(TokenisedTrainer):
     """DPOTrainer on pairs that are linearised already; ``bonbon_alpha`` chooses BoNBoN instead of TRL's losses.
+    Precomputed log-probabilities are kept in ``kept_dir``, the directory of these pairs alone.
 
     Rows come from ``PermittedPairCollator``. Their targets are aligned (``shift_labels``): with the model's thread
     masks, log-probabilities are those of the threads, and they are taken among what an engine may choose.
@@ -76,10 +87,11 @@ class PreferenceTrainer(TokenisedTrainer):
         self,
         *args: Any,
         data_collator: PermittedPairCollator,
+        kept_dir: Path,
         bonbon_alpha: float | None = None,
         **kwargs: Any,
     ) -> None:
-        self.bonbon_alpha = bonbon_alpha
+        self.bonbon_alpha, self._kept_dir = bonbon_alpha, kept_dir
         self._table, self._scored = data_collator.table, set[int]()
         super().__init__(*args, data_collator=data_collator, **kwargs)
         self._score_permitted()
@@ -95,25 +107,57 @@ class PreferenceTrainer(TokenisedTrainer):
                 self._scored.add(id(model))
                 score_permitted(model, self._table)
 
-    def _precompute_ref_logps(self, dataset: Any, *args: Any) -> Any:
-        """Keeps log-probabilities beside the data, under a digest of the reference's weights and what they are computed
-        with. Under ZeRO-3, where weights look empty, TRL's own digest is the same for all models."""
-        assert self.ref_model is not None, "without one the policy would be wrapped in DeepSpeed twice"
+    def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
+        """``dataset`` with the reference's log-probabilities. They are kept beside the data in pieces, each a file that
+        is whole or not there: a run that is cut goes on with the pieces that are missing."""
         self._score_permitted()  # while TRL makes the trainer
-        weights = self._precompute_model_hash
+        directory = self._kept_dir / f"reference-{self._reference_digest(batch_size)}"
+        count, size = len(dataset), PIECE_BATCHES * batch_size
+        pieces = {
+            directory / f"{name}-{first:08d}.float32": range(first, min(first + size, count))
+            for first in range(0, count, size)
+        }
+        there = [{path for path in pieces if path.is_file()}]
+        broadcast_object_list(there)  # rank 0's: all ranks compute the same pieces, whoever else writes some
+        missing = {path: rows for path, rows in pieces.items() if path not in there[0]}
+        progress = None
+        if missing and self.accelerator.is_main_process:
+            what = f"log-probabilities of the reference ({name})"
+            progress = Progress(what, count, "pairs", count - sum(map(len, missing.values())))
+        for path, rows in missing.items():
+            logps = self._reference_logps(dataset.select(rows), batch_size)
+            if progress is not None:
+                write_whole(path, logps.numpy().tobytes())
+                progress.add(len(rows))
+        self.accelerator.wait_for_everyone()
+        kept = np.concatenate([np.fromfile(path, np.float32).reshape(2, -1) for path in pieces], axis=1)
+        columns = Dataset.from_dict(dict(zip(REFERENCE, kept, strict=True)))
+        return concatenate_datasets([dataset, columns], axis=1)
+
+    def _reference_digest(self, batch_size: int) -> str:
+        """A digest of the reference's weights and of what log-probabilities are computed with, the same on all ranks.
+        Under ZeRO-3, where weights look empty, TRL's own is the same for all models."""
+        assert self.ref_model is not None, "without one the policy would be wrapped in DeepSpeed twice"
+        weights = shares_digest(self.ref_model) or self._precompute_model_hash
         attention = self.accelerator.unwrap_model(self.ref_model).config._attn_implementation
-        computed = (self.accelerator.mixed_precision, self.is_deepspeed_enabled, attention)
-        self._precompute_model_hash = f"{shares_digest(self.ref_model) or weights} {computed}"
-        try:
-            return super()._precompute_ref_logps(dataset, *args)
-        finally:
-            self._precompute_model_hash = weights
+        values = (weights, self.accelerator.mixed_precision, self.is_deepspeed_enabled, attention, batch_size)
+        digest = [hashlib.sha256(repr(values).encode()).hexdigest()[:16]]
+        broadcast_object_list(digest)
+        return digest[0]
+
+    def _reference_logps(self, rows: Dataset, batch_size: int) -> Tensor:
+        """The reference's log-probabilities [2, N] of N pairs, those of the chosen answers first; on all ranks."""
+        loader = self.accelerator.prepare(DataLoader(rows, batch_size, collate_fn=self.data_collator))
+        found = []
+        for batch in loader:
+            logps = torch.stack(self.compute_ref_log_probs(self.ref_model, batch), dim=1)  # [batch, 2]
+            found.append(self.accelerator.gather_for_metrics(logps).float().cpu())
+        return torch.cat(found).T
 
     def forget_reference(self) -> None:
         """Free the reference model; its log-probabilities are in the data set."""
         assert self.precompute_ref_logps, "without it no log-probabilities are left"
         self.ref_model = None
-        self._precompute_engine = None
 
     def compute_loss(
         self,

@@ -143,6 +143,7 @@ def make_trainer(
         ),
         processing_class=tokenizer,
         callbacks=callbacks,
+        kept_dir=context.data_dir,
         peft_config=None if config.lora is None else peft_config(config.lora),
         bonbon_alpha=objective.alpha if objective.loss == "bonbon" else None,
     )

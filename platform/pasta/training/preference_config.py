@@ -22,7 +22,7 @@ class ObjectiveSection:
     ``alpha`` and ``num_samples`` do not apply to them.
     ``reference`` is a model directory or Hub name, by default the model that training starts from. Its
     log-probabilities are taken at every step (``live``), or once before the first (``precomputed``), which frees
-    the reference's memory.
+    the reference's memory; those are kept beside the data as they are computed.
     """
 
     loss: Literal["bonbon", "dpo", "ipo"] = "bonbon"
