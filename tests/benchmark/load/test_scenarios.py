@@ -210,6 +210,7 @@ def test_what_a_client_left_is_watched_until_nothing_is_busy(server, tmp_path):
     assert 0.3 <= record["idle_s"] <= time.perf_counter() - begun
     assert 0 <= record["busy_s"] <= record["idle_s"]
     assert server.abandoned == 1
+    assert server.requests[-1]["ignore_eos"], "an answer of a fast machine would be whole before"
 
 
 def test_an_answer_that_is_too_short_to_be_left_says_nothing(server, tmp_path):

@@ -226,12 +226,13 @@ async def disconnect(bench: Bench, key: str) -> Record:
     """A client goes away in the middle of an answer spread over all decoders: seconds until none has anything to do.
 
     ``busy_s`` is when they were last seen busy, ``idle_s`` when first seen idle: the truth lies between. Both count
-    from the moment when the client began to close its connection. ``ended`` if the answer was there before.
+    from the moment when the client began to close its connection. The answer is as long as answers may be; ``ended`` if
+    it was there before.
     """
     num_decoders = len(await bench.service.decoders())
     pasta = {"placement": "spread"} if num_decoders > 1 else {}
-    ask = replace(bench.asks("parallel", [bench.independent[int(key)]], **pasta)[0], leave_after=LEAVE_AFTER)
-    answer = await bench.service.send(ask)
+    (ask,) = bench.asks("parallel", [bench.independent[int(key)]], **pasta)
+    answer = await bench.service.send(replace(ask, leave_after=LEAVE_AFTER, more={"ignore_eos": True}))
     if answer.ending == "whole":
         return {"ended": True}
     if answer.ending != "left":
