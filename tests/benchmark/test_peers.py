@@ -4,7 +4,9 @@ import contextlib
 import copy
 import inspect
 import json
+import os
 import statistics
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -713,15 +715,45 @@ def test_other_runtimes_decode_as_many_tokens_as_asked(tmp_path):
         peer.close()
 
 
+@pytest.fixture
+def onnx(tmp_path, monkeypatch):
+    """The directory of an ``onnxruntime_genai`` that an installation was cut in; the packages beside it are whole."""
+    for name in ("onnx", "onnx_ir", "onnxruntime_genai/models"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").touch()
+    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", path)
+    process._why_not_imported.cache_clear()
+    yield tmp_path / "site" / "onnxruntime_genai"
+    process._why_not_imported.cache_clear()
+
+
+def test_a_package_of_which_only_a_directory_is_left_is_not_installed(onnx):
+    assert runtimes.why_left_out()["ONNX Runtime"].startswith("onnxruntime-genai not installed: ")
+
+
+def test_a_package_that_cannot_be_imported_is_left_out_with_its_reason(onnx):
+    (onnx / "__init__.py").write_text("raise ImportError('libonnx.so: cannot open')")
+    told = (
+        "onnxruntime-genai and onnx and onnx-ir cannot be imported (ImportError: libonnx.so: cannot open): "
+    )
+    assert runtimes.why_left_out()["ONNX Runtime"] == told + INSTALL
+
+
 @pytest.mark.slow
-def test_a_model_that_onnx_runtime_cannot_convert_is_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime_genai")
-    monkeypatch.setattr(runtimes, "why_left_out", lambda: {"OpenVINO": "it is another one"})
-    weights = saved(tmp_path, "qwen3")
-    assert weights.fingerprint  # found before the file is gone
-    (tmp_path / "qwen3" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"^ONNX Runtime cannot convert '.*qwen3': .*$"):
-        runtimes.runtimes(weights, ["int8"], [1], 256, print)
+def test_a_model_that_onnx_runtime_cannot_convert_is_left_out_with_the_converter_s_reason(
+    onnx, tmp_path, monkeypatch
+):
+    (onnx / "__init__.py").touch()
+    (onnx / "models" / "builder.py").write_text("raise SystemExit('ValueError: no such family')")
+    monkeypatch.setitem(runtimes._PACKAGES, "OpenVINO", {"no_such_module": "openvino-genai"})
+    weights, told = saved(tmp_path, "qwen3"), list[str]()
+    assert runtimes.runtimes(weights, ["int8"], [1], 256, told.append) == []
+    directory = str(weights.directory)
+    assert told[1:] == [
+        f"ONNX Runtime int8 is left out, it cannot convert {directory!r}: ValueError: no such family"
+    ]
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,9 +19,37 @@ INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
 
 
 def why_missing(packages: Mapping[str, str]) -> str:
-    """Say in one line which of the packages, by module, are not installed; empty if all are."""
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
-    return f"{' and '.join(missing)} not installed: {INSTALL}" if missing else ""
+    """Say in one line which of the packages, by module, are not installed, or why they cannot be imported; empty if
+    all are there."""
+    missing = [package for module, package in packages.items() if not _is_there(module)]
+    if missing:
+        return f"{' and '.join(missing)} not installed: {INSTALL}"
+    why = _why_not_imported(*packages)
+    return f"{' and '.join(packages.values())} cannot be imported ({why}): {INSTALL}" if why else ""
+
+
+def _is_there(module: str) -> bool:
+    """Whether there is such a module, and not only what an uninstalled package has left in its directory."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
+
+
+@functools.cache
+def _why_not_imported(*modules: str) -> str:
+    # Elsewhere, since a library of another machine's or version may end the process.
+    done = run_python("-c", f"import {', '.join(modules)}")
+    return last_words(done) if done.returncode else ""
+
+
+def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Have another process of this Python run ``arguments``, with what it writes kept."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def last_words(failed: "subprocess.CompletedProcess[str]") -> str:
+    """Why a process has failed: the last line of its standard error, or its exit code."""
+    lines = [*filter(None, map(str.strip, failed.stderr.splitlines()))]
+    return lines[-1] if lines else f"exit code {failed.returncode}"
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pasta.benchmark.peers.decoders import Timing
-from pasta.benchmark.peers.process import PeerProcess, versions_of, why_missing
+from pasta.benchmark.peers.process import PeerProcess, last_words, run_python, versions_of, why_missing
 from pasta.benchmark.peers.settings import FORMATS
 from pasta.benchmark.peers.weights import Weights, bits_of
 from pasta.benchmark.widening import make_directory
@@ -45,7 +43,7 @@ def runtime_versions() -> dict[str, dict[str, str]]:
 def runtimes(
     weights: Weights, dtypes: Sequence[str], threads: Sequence[int], context: int, say: Callable[[str], None]
 ) -> "list[Runtime]":
-    """Those that are installed, in each of our formats that they have."""
+    """Those that are installed, in each of our formats that they have and can be given the weights in."""
     out, missing = [], why_left_out()
     for dtype in dtypes:
         if bits_of(dtype) <= 8 and "OpenVINO" not in missing:
@@ -54,11 +52,18 @@ def runtimes(
             out.append(Runtime(f"OpenVINO {theirs}", OpenVinoDecoder, path, threads))
         if bits_of(dtype) <= 8 and "ONNX Runtime" not in missing:
             path = weights.made / f"{weights.name}-onnx-{dtype}-{weights.fingerprint}"
-            make_directory(
-                path, f"{weights.name} for ONNX Runtime, {dtype}", say, partial(_export, weights, dtype)
-            )
+            what = f"{weights.name} for ONNX Runtime, {dtype}"
+            try:
+                make_directory(path, what, say, partial(_export, weights, dtype))
+            except _NotConverted as error:
+                say(f"ONNX Runtime {dtype} is left out, it {error}")
+                continue
             out.append(Runtime(f"ONNX Runtime {dtype}", OnnxDecoder, path, threads))
     return out
+
+
+class _NotConverted(UserError):
+    """A converter that is installed cannot convert a model."""
 
 
 class Runtime(PeerProcess):
@@ -139,17 +144,9 @@ def _decode(
 
 
 def _export(weights: Weights, dtype: str, directory: Path) -> None:
-    """Write the weights as ONNX Runtime GenAI's own converter does. Raises ``UserError`` with its last line."""
+    """Write the weights as ONNX Runtime GenAI's own converter does. Raises ``_NotConverted`` with its last words."""
     options = ["-i", str(weights.directory), "-o", str(directory), "-p", dtype, "-e", "cpu"]
     cache = ["-c", str(directory / "cache")]
-    done = subprocess.run(
-        [sys.executable, "-m", "onnxruntime_genai.models.builder", *options, *cache],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "onnxruntime_genai.models.builder", *options, *cache)
     if done.returncode:
-        lines = [*filter(None, map(str.strip, done.stderr.splitlines()))]
-        raise UserError(
-            f"ONNX Runtime cannot convert {str(weights.directory)!r}: {[*lines, 'no reason'][-1]}"
-        )
+        raise _NotConverted(f"cannot convert {str(weights.directory)!r}: {last_words(done)}")
