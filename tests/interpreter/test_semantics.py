@@ -13,6 +13,8 @@ from pasta.interpreter import (
     Wait,
     linearise,
 )
+from pasta.interpreter.thread import Thread
+from pasta.interpreter.trace import trace_of
 from pasta.lang import Chunk, Document, Sync, Text, parse
 from tests.support.tokenizers import codec
 
@@ -220,6 +222,19 @@ def test_the_trace_knows_forks_waits_and_lanes():
     assert sum(trace.lanes()) == trace.num_tokens - 2  # <async> is given, not decoded
     assert trace.threads[1].forked_at == trace.threads[1].steps[0] - 1
     assert [thread.estimate for thread in trace.threads] == [0, 10, 20]
+
+
+@pytest.mark.timeout(10)
+def test_a_trace_of_many_chunks_is_made_in_a_moment():
+    """Each was searched for among all of them: half a minute for these."""
+    main, *chunks = (
+        Thread(number, (number,), 0 if number else None, 1, segment=0, next_position=0, clock=0)
+        for number in range(40_000)
+    )
+    main.steps = [chunk.id for chunk in chunks]
+    main.children = [(chunk.id, chunk.id) for chunk in chunks]
+    trace = trace_of([main, *chunks], 1, 0)
+    assert [thread.forked_at for thread in trace.threads] == [*range(40_000)]
 
 
 def test_a_chunk_that_forks_keeps_its_own_topic_and_estimate():

@@ -65,6 +65,21 @@ def test_backslashes_elsewhere_are_kept():
     assert render(parse(r"\frac{1}{2} \\ \n")) == r"\frac{1}{2} \\ \n"
 
 
+@pytest.mark.timeout(10)
+def test_a_long_run_of_backslashes_is_read_and_printed_in_a_moment():
+    """It was tried again from each of them: ten minutes for this one."""
+    run = "\\" * 500_000
+    for text in (run, f"{run}a<sync/>"):
+        assert to_text(parse(text)) == text
+
+
+@pytest.mark.timeout(10)
+def test_many_literal_tags_are_read_in_a_moment():
+    """The text before was copied for each of them: minutes for these."""
+    text = f"{'a' * 100}\\<sync/>" * 100_000
+    assert parse(text).items == (Text(text.replace("\\", "")),)
+
+
 def test_neighbouring_texts_are_one():
     assert Document((Text("a"), Text(""), Text("b"))) == Document((Text("ab"),))
 

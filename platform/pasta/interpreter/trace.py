@@ -43,6 +43,7 @@ class Trace:
 
 def trace_of(threads: Sequence[Thread], critical_path: int, num_tokens: int) -> Trace:
     """Copy the threads of an interpreter into a trace."""
+    forked_at = {child: t.steps[before - 1] for t in threads for before, child in t.children}
     return Trace(
         tuple(
             ThreadTrace(
@@ -56,17 +57,10 @@ def trace_of(threads: Sequence[Thread], critical_path: int, num_tokens: int) -> 
                 steps=tuple(t.steps),
                 times=tuple(t.times),
                 waits=tuple(t.waits),
-                forked_at=_forked_at(t, threads),
+                forked_at=forked_at.get(t.id, 0),
             )
             for t in threads
         ),
         critical_path,
         num_tokens,
     )
-
-
-def _forked_at(t: Thread, threads: Sequence[Thread]) -> int:
-    if t.parent is None:
-        return 0
-    before = next(before for before, child in threads[t.parent].children if child == t.id)
-    return threads[t.parent].steps[before - 1]

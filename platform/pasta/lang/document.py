@@ -8,6 +8,7 @@ A promise and the chunk right after it are one node, :class:`Chunk`, so a docume
 without the other.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -106,14 +107,11 @@ def render(document: Document) -> str:
 def _canonical(items: Iterable[Item]) -> tuple[Item, ...]:
     """Merge neighbouring text runs and drop empty ones, so that equal documents compare equal."""
     merged: list[Item] = []
-    for item in items:
-        if isinstance(item, Text):
-            if not item.text:
-                continue
-            if merged and isinstance(merged[-1], Text):
-                merged[-1] = Text(merged[-1].text + item.text)
-                continue
-        merged.append(item)
+    for kind, run in itertools.groupby(items, key=type):
+        if kind is not Text:
+            merged += run
+        elif text := "".join(item.text for item in run if isinstance(item, Text)):
+            merged.append(Text(text))
     return tuple(merged)
 
 

@@ -20,9 +20,8 @@ from pasta.lang.document import (
     is_topic,
     render,
 )
-from pasta.lang.printer import TAG
+from pasta.lang.printer import TAG_WITH_BACKSLASHES
 
-_TAG_WITH_BACKSLASHES = re.compile(rf"(\\*)({TAG.pattern})")
 _ESTIMATE = re.compile(r"[1-9][0-9]*")
 _MOST_DIGITS = 9
 _TOPIC_OPEN = ' topic="'
@@ -49,7 +48,7 @@ def parse(text: str) -> Document:
     ] = []  # topic, estimate, the parent's items, offset of <promise
     items: list[Item] = []
     at = 0
-    while (match := _TAG_WITH_BACKSLASHES.search(text, at)) is not None:
+    while (match := TAG_WITH_BACKSLASHES.search(text, at)) is not None:
         backslashes, tag = len(match[1]), match[2]
         items.append(Text(text[at : match.start()] + "\\" * (backslashes // 2)))
         start = match.start(2)

@@ -21,8 +21,9 @@ from pasta.lang.document import (
 
 # Longest first: "<sync/>" ends with "/>".
 TAG = re.compile("|".join(re.escape(tag) for tag in (SYNC, ASYNC_CLOSE, ASYNC_OPEN, PROMISE, CLOSE)))
-_ESCAPABLE = re.compile(rf"(\\*)({TAG.pattern})")
-_TRAILING_BACKSLASHES = re.compile(r"\\+\Z")
+#: A tag with all backslashes before it. A run of them is tried once, from its beginning: it may be very long.
+TAG_WITH_BACKSLASHES = re.compile(rf"(?<!\\)(\\*+)({TAG.pattern})")
+_TRAILING_BACKSLASHES = re.compile(r"(?<!\\)\\++\Z")
 
 
 def to_text(document: Document) -> str:
@@ -35,7 +36,7 @@ def to_text(document: Document) -> str:
 def _write(items: tuple[Item, ...], out: list[str], *, closed: bool) -> None:
     for index, item in enumerate(items):
         if isinstance(item, Text):
-            text = _ESCAPABLE.sub(lambda match: match[1] * 2 + "\\" + match[2], item.text)
+            text = TAG_WITH_BACKSLASHES.sub(lambda match: match[1] * 2 + "\\" + match[2], item.text)
             tag_follows = closed or index + 1 < len(items)
             if tag_follows:
                 text = _TRAILING_BACKSLASHES.sub(lambda match: match[0] * 2, text)
