@@ -20,6 +20,7 @@ from jobs.cluster import CODE_VERSION, ROOT, code_version, worker_env
 from jobs.storage import RUNS, SENT, check_paths, relocated, shared
 from pasta.config import leaves, load_config, read_yaml, to_dict
 from pasta.errors import UserError
+from pasta.files import shown
 
 #: Jobs that can be submitted, each a module of this package.
 JOBS = ("annotate", "sft", "sample", "score", "preference", "rl", "evaluate", "pipeline", "benchmark")
@@ -37,12 +38,15 @@ class Submission:
     metadata: dict[str, str]
     notes: tuple[str, ...]
     env_vars: dict[str, str] = field(repr=False)
+    left_out: tuple[str, ...] = ()
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """configs/cluster/runtime_env.yaml with this repository and these variables in it."""
+        """configs/cluster/runtime_env.yaml with this repository and these variables in it, without ``left_out``."""
         base = read_yaml(RUNTIME_ENV)
-        return {**base, "working_dir": str(ROOT), "env_vars": {**base["env_vars"], **self.env_vars}}
+        sent = {**base, "working_dir": str(ROOT), "env_vars": {**base["env_vars"], **self.env_vars}}
+        # Patterns, as in .gitignore.
+        return {**sent, "excludes": ["/" + re.sub(r"[^\w/.-]", r"\\\g<0>", path) for path in self.left_out]}
 
 
 def prepare_submission(
@@ -68,13 +72,26 @@ def prepare_submission(
         name, command, sections = _configured(job, module, config, arguments, directory)
     for where, section in sections.items():
         check_paths(section, ROOT, where)
-    env_vars = _values(variables, environ)
+    env_vars, left_out = _values(variables, environ), _no_files()
+    told = (f"{shown(path)}: is a pipe, a socket or a device, and is not sent" for path in left_out)
     return Submission(
         id=_identifier(id, job, name),
         entrypoint=shlex.join(["python", "-m", f"jobs.{job}", *command]),
         metadata={"job": job, "name": name},
-        notes=tuple(_missing(sections, env_vars)),
+        notes=(*_missing(sections, env_vars), *told),
         env_vars={**env_vars, CODE_VERSION: code_version()},
+        left_out=left_out,
+    )
+
+
+def _no_files() -> tuple[str, ...]:
+    """The pipes, sockets and devices in the folders that are sent: Ray, which reads all, would wait for a pipe's writer
+    for ever."""
+    found = (path for folder in SENT for path in sorted((ROOT / folder).rglob("*")))
+    return tuple(
+        path.relative_to(ROOT).as_posix()
+        for path in found
+        if path.exists() and not path.is_file() and not path.is_dir()
     )
 
 

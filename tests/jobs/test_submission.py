@@ -1,5 +1,6 @@
 """What is sent to a cluster: checked here first, without junk, secrets by name. No cluster is needed for any of it."""
 
+import os
 import shlex
 import sys
 import zipfile
@@ -7,7 +8,7 @@ import zipfile
 import pytest
 import yaml
 
-from jobs import submit
+from jobs import submission, submit
 from jobs.cluster import code_version
 from jobs.job_server import API_SERVER, JobServer, _line, _Log, exit_code, outcome
 from jobs.storage import SENT
@@ -83,6 +84,26 @@ class TestPacking:
     def test_all_folders_that_are_sent_are_named_in_rayignore(self):
         lines = (ROOT / ".rayignore").read_text().splitlines()
         assert {line.strip("!/") for line in lines if line.startswith("!")} == set(SENT)
+
+    @pytest.mark.timeout(20)
+    def test_a_pipe_is_left_out_and_told(self, tmp_path, monkeypatch):
+        """Ray would wait for its writer for ever."""
+        from ray._private.runtime_env.packaging import get_uri_for_directory
+
+        monkeypatch.setattr(submission, "ROOT", tmp_path)
+        config = tmp_path / "configs" / "evaluate.yaml"
+        config.parent.mkdir()
+        config.write_text(EVALUATE.read_text())
+        for name in ("pipe", "a [*] pipe"):
+            os.mkfifo(config.with_name(name))
+        sent = prepare_submission("evaluate", [], config=config, storage=STORAGE, environ={})
+        assert sent.notes == tuple(
+            f"configs/{name}: is a pipe, a socket or a device, and is not sent"
+            for name in ("a [*] pipe", "pipe")
+        )
+        environment = sent.runtime_env
+        # Ray's own, as its client calls it before it sends.
+        assert get_uri_for_directory(environment["working_dir"], True, environment["excludes"])
 
 
 class TestPaths:
