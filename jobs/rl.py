@@ -21,6 +21,7 @@ from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts
 from pasta.rl.config import RlConfig
+from pasta.stages.lock import sole_writer
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 from pasta.stages.run import nothing_to_do, resumable
@@ -76,13 +77,15 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         ray_cluster(address, places, config.workers.threads, objects=2 * published),
     ):
         _check_places(config, address)
-        prepared = prepare(
-            config,
-            tokenizer,
-            prompts,
-            partial(_baselines, config, address),
-            config.run_dir.absolute() / "data",
-        )
+        # Of two runs of one configuration at once the later one is refused: before the twin answers for it, too.
+        with sole_writer(training.run_dir, "run_dir"):
+            prepared = prepare(
+                config,
+                tokenizer,
+                prompts,
+                partial(_baselines, config, address),
+                config.run_dir.absolute() / "data",
+            )
         made = "found" if prepared.reused else "made"
         print(
             f"{config.name}: prompts {made}: {prepared.num_prompts:,}; left out {prepared.num_left_out} that are too "
