@@ -114,6 +114,38 @@ def test_a_changed_input_is_named(tmp_path):
         StageOutput(tmp_path / "out", "sample", Config(), {"data": source})
 
 
+def test_of_an_input_that_was_moved_and_edited_the_content_is_said_to_differ(
+    tmp_path,
+):
+    """Its path was named, though no output depends on where its inputs lie."""
+
+    def stage(directory: Path, seed: int = 0) -> StageOutput:
+        model = directory / "model.json"
+        config = Methods({"a": Method(str(model))}, seed)
+        return StageOutput(directory / "out", "sample", config, {"methods.a.model": model})
+
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    (before / "model.json").write_text("1")
+    stage(before).start()
+    made = stage(before).finish({}, "v1")
+    before.rename(after)
+    assert stage(after).is_done
+    with pytest.raises(UserError, match="with seed 0 instead of 1;"):
+        stage(after, seed=1)
+    (after / "model.json").write_text("2")
+    with pytest.raises(UserError) as caught:
+        stage(after)
+    told = f"another content of methods.a.model ({before}/model.json instead of {after}/model.json)"
+    assert f"with {told};" in str(caught.value)
+    with pytest.raises(UserError, match="with seed 0 instead of 1;"):
+        stage(after, seed=1)
+    hub = StageOutput(
+        tmp_path / "hub", "sample", Methods({"a": Method("org/b")}), {"methods.a.model": "org/b"}
+    )
+    assert hub.difference(made).endswith("model.json' instead of 'org/b'")
+
+
 def test_restart_forgets_finished_and_unfinished_work(tmp_path):
     finished(tmp_path / "out", seed=1)
     stage = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
@@ -363,7 +395,9 @@ def test_an_output_is_found_as_done_where_its_inputs_were_moved(tmp_path):
     with pytest.raises(UserError, match=r"with methods.a.b.model '.*/model' instead of '.*/moved';"):
         stage(moved)
     other = finished(tmp_path / "other", seed=5).output_dir
-    with pytest.raises(UserError, match=r"with methods.a.b.model '.*/model' instead of '.*/other';"):
+    with pytest.raises(
+        UserError, match=r"with another content of methods.a.b.model \(.*/model instead of .*/other\);"
+    ):
         stage(other)
 
 

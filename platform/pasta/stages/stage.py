@@ -29,6 +29,8 @@ _NOT_CONTENT = ("name", "output_dir", "run_dir", "checkpoints", "tracking")
 # These follow from other keys and from files: a user knows those, and no digest.
 _DIGESTS = frozenset({"prompt_ids"})
 _IDENTITY = 16  # hexadecimal digits
+#: How the fingerprint of a name on the Hub begins.
+_HUB_NAME = "name:"
 # A file above this size is identified by size and time: to hash a 16 GB model at every start would take a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
@@ -139,18 +141,26 @@ class Stage:
         )
 
     def difference(self, other: Manifest) -> str:
-        """The first thing that ``other`` was made with differently."""
+        """The first thing that ``other`` was made with differently: of an input, its content, wherever it lay."""
         if other.stage != self.stage:
             return f"not {self.stage!r}"
         prints = {name: value.get("fingerprint") for name, value in other.inputs.items()}
         same = {name for name, value in self.inputs.items() if prints.get(name) == value["fingerprint"]}
         ours, theirs = by_dotted_key(self.named_as(other.config, same)), by_dotted_key(other.config)
         keys = ours.keys() | theirs.keys()
-        if changed := changed_key(ours, theirs, keys - _DIGESTS):
+        # A name on the Hub has no content here: it is its own difference.
+        edited = {
+            name
+            for name in prints.keys() & self.inputs.keys() - same
+            if not self.inputs[name]["fingerprint"].startswith(_HUB_NAME)
+        }
+        if changed := changed_key(ours, theirs, keys - _DIGESTS - edited):
             return changed
         for name, value in self.inputs.items():
             if name not in same:
-                return f"another content of {name} ({value['path']})"
+                path, before = value["path"], other.inputs.get(name, value)["path"]
+                moved = "" if path == before else f"{before} instead of "
+                return f"another content of {name} ({moved}{path})"
         return changed_key(ours, theirs, keys & _DIGESTS) or "another identity"
 
 
@@ -344,7 +354,7 @@ def input_fingerprint(name: str, path: str | Path) -> str:
         return digest.hexdigest()[:16]
     if source.is_absolute() or str(path).startswith("."):
         raise UserError(f"{name}: {path}: no such file or directory")
-    return f"name:{path}"
+    return f"{_HUB_NAME}{path}"
 
 
 def _finished(path: str) -> str:
