@@ -46,7 +46,8 @@ class Submission:
         base = read_yaml(RUNTIME_ENV)
         sent = {**base, "working_dir": str(ROOT), "env_vars": {**base["env_vars"], **self.env_vars}}
         # Patterns, as in .gitignore.
-        return {**sent, "excludes": ["/" + re.sub(r"[^\w/.-]", r"\\\g<0>", path) for path in self.left_out]}
+        left_out = ("/" + re.sub(r"[^\w/.-]", r"\\\g<0>", path) for path in self.left_out)
+        return {**sent, "excludes": [*base.get("excludes", ()), *left_out]}
 
 
 def prepare_submission(
