@@ -166,15 +166,15 @@ def check_model_directory(model: ModelConfig, key: str) -> None:
         )
     if model.is_name:
         return
+    from pasta.data.tokenizers import why_no_model
+
+    if why := why_no_model(directory):
+        raise UserError(f"{key}: {model.path!r} {why}")
     if not is_found:
         raise UserError(
             f"{key}: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
             "and a tokenizer (the shipped ones are made by make train)"
         )
-    from pasta.data.tokenizers import why_no_model
-
-    if why := why_no_model(directory):
-        raise UserError(f"{key}: {model.path!r} {why}")
     for file in ("config.json", "tokenizer_config.json"):
         if not (directory / file).exists():
             expected = "a model's weights and tokenizer"

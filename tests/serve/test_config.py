@@ -224,18 +224,24 @@ def test_a_folder_of_the_hub_s_cache_is_told_from_a_model_s(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    ("file", "says"),
+    ("file", "path", "says"),
     [
-        ("adapter_config.json", "holds an adapter; expected a whole model, into which it has been merged"),
-        ("model-q4_0.gguf", "holds a GGUF file; expected config.json"),
+        (
+            "adapter_config.json",
+            "",
+            "holds an adapter; expected a whole model, into which it has been merged",
+        ),
+        ("model-q4_0.gguf", "", "holds a GGUF file; expected config.json"),
+        ("model-q4_0.gguf", "model-q4_0.gguf", "is a GGUF file; expected a directory with config.json"),
     ],
 )
-def test_what_comes_in_a_model_s_place_is_named(tmp_path, file, says):
+def test_what_comes_in_a_model_s_place_is_named(tmp_path, file, path, says):
     (tmp_path / file).touch()
-    config = ServeConfig.model_validate({"models": {"a": {"path": str(tmp_path)}}})
+    given = str(tmp_path / path)
+    config = ServeConfig.model_validate({"models": {"a": {"path": given}}})
     assert says in mistake(check_served_models, config)
     with pytest.raises(UserError, match=says):
-        read_config("model.init_from", str(tmp_path))
+        read_config("model.init_from", given)
 
 
 def test_keys_that_cannot_be_read_are_named(tmp_path, model):

@@ -39,6 +39,8 @@ def load_tokenizer(source: str | Path, key: str = "tokenizer") -> Any:
 def check_source(key: str, source: str, hint: str = "train that model first, or name another") -> None:
     """Raise UserError, naming ``key``, for a path that is no directory. A Hub name (``owner/name``) passes."""
     is_path = source.startswith((".", "/", "~", "runs/")) or source.count("/") != 1
+    if Path(source).is_file() and (why := why_no_model(Path(source))):
+        raise UserError(f"{key}: {source} {why}")
     if is_path and not Path(source).is_dir():
         raise UserError(f"{key}: {source}: no such directory; {hint}")
 
@@ -75,11 +77,15 @@ def read_config(key: str, source: str) -> Any:
 
 
 def why_no_model(directory: Path) -> str:
-    """Say why a directory is not that of a whole model, if it holds something else that models come as; else empty."""
+    """Say why a directory is not that of a whole model, if it is or holds what models come as elsewhere; else empty."""
     if (directory / "config.json").exists():
         return ""
     if (directory / "adapter_config.json").is_file():
         return "holds an adapter; expected a whole model, into which it has been merged (merge_and_unload of peft)"
+    if directory.suffix == ".gguf" and directory.is_file():
+        return (
+            "is a GGUF file; expected a directory with config.json, a tokenizer, and weights as safetensors"
+        )
     if any(directory.glob("*.gguf")):
         return "holds a GGUF file; expected config.json, a tokenizer, and weights as safetensors"
     return ""
