@@ -14,6 +14,7 @@ from pasta.engine.head_files import WEIGHTS, HeadShape
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
+from pasta.training import heads as heads_module
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.heads import HeadsStage, guess, install_draft_heads, model_files, save_heads
 from pasta.training.save import check_run_and_output
@@ -33,10 +34,9 @@ def targets(input_ids, shift_labels, depth=3):
     length = len(input_ids)
     heads = DraftHeads(HeadShape(HIDDEN, length, depth, 2))
     logits = torch.eye(length)[None]
-    layers = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, length, bias=False)
     found = guess(
         heads,
-        *layers,
+        nn.Embedding(VOCAB, HIDDEN),
         torch.zeros(1, length, HIDDEN),
         logits,
         torch.tensor([input_ids]),
@@ -79,6 +79,24 @@ def test_only_the_heads_learn():
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_heads_that_are_scored_some_rows_at_a_time_learn_the_same(bf16, monkeypatch):
+    ids = torch.arange(40)[None] % 7 + 3
+    labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
+    found = []
+    for at_once in (heads_module._SCORES_AT_ONCE, 1):
+        monkeypatch.setattr(heads_module, "_SCORES_AT_ONCE", at_once)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
+        install_draft_heads(model, HeadsSection(depth=2, width=16), seed=0, bf16=bf16)
+        loss = model(input_ids=ids, labels=labels, shift_labels=labels).loss
+        loss.backward()
+        gradients = [each.grad for each in model.parameters() if each.requires_grad]
+        assert any(each.abs().max() > 0 for each in gradients)
+        found.append((loss, gradients))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=2e-2 if bf16 else 1e-5)
+
+
 @pytest.mark.parametrize("family", CONFIGS)
 def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family, monkeypatch):
     """Gemma's module multiplies its weights."""
@@ -91,7 +109,8 @@ def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family, 
         nn.init.normal_(down.weight)
     ids, hidden = torch.arange(5, 35)[None], torch.randn(1, 30, size[1])
     labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
-    scores, _ = guess(heads, embedding, output, hidden, torch.zeros(1, 30, size[0]), ids, labels)[0]
+    head_states, _ = guess(heads, embedding, hidden, torch.zeros(1, 30, size[0]), ids, labels)[0]
+    scores = output(head_states)
     states, tokens = hidden[0, : len(scores)], ids[0, 1 : 1 + len(scores)]
     for ready in (kernels.ready(), False):
         monkeypatch.setattr(kernels, "ready", lambda ready=ready: ready)

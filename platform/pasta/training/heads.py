@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from pasta.engine.families import read_model_config
@@ -28,6 +29,8 @@ from pasta.training.trainer import PlainHeadTrainer
 
 #: The name of the trained module in the model, and of its buffer that counts how often each token was to be guessed.
 _NAME, _COUNTS = "draft_heads", "counts"
+#: Scores that are in memory at a time: 128 MB in float32.
+_SCORES_AT_ONCE = 1 << 25
 
 
 class HeadsStage(TrainingStage):
@@ -99,13 +102,10 @@ def install_draft_heads(
         if kwargs.get("labels") is None:
             return out
         with torch.autocast(hidden.device.type, torch.bfloat16, enabled=bf16):
-            guesses = guess(
-                heads, embedding, output, hidden, out.logits, kwargs["input_ids"], kwargs["shift_labels"]
-            )
+            guesses = guess(heads, embedding, hidden, out.logits, kwargs["input_ids"], kwargs["shift_labels"])
+            total = torch.stack([_loss(output.weight, *each) for each in guesses]).sum()
         for _, wanted in guesses[:1]:
             getattr(heads, _COUNTS).add_(torch.bincount(wanted, minlength=vocab_size))
-        losses = [F.cross_entropy(scores.float(), wanted, reduction="sum") for scores, wanted in guesses]
-        total = torch.stack(losses).sum()
         count = kwargs.get("num_items_in_batch")
         out.loss = total / (sum(len(wanted) for _, wanted in guesses) if count is None else count)
         return out
@@ -117,13 +117,13 @@ def install_draft_heads(
 def guess(
     heads: DraftHeads,
     embedding: nn.Embedding,
-    output: nn.Linear,
     hidden: Tensor,
     logits: Tensor,
     input_ids: Tensor,
     shift_labels: Tensor,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Each head's scores [N, V] and the tokens that the model chooses [N], for N rows of the batch.
+    """For N rows of the batch what each head gives the output layer [N, H], which makes scores of it, and the tokens
+    that the model chooses [N].
 
     ``hidden`` [B, S, H] are the model's last states, ``logits`` [B, S, V] what it makes of them; ``shift_labels`` [B,
     S] are the rows' targets.
@@ -141,9 +141,27 @@ def guess(
             keep &= goes_on[batch, (ahead - 1).clamp(max=length - 2)]
         batch, row, known, ahead = batch[keep], row[keep], known[keep], ahead[keep]
         known = torch.cat([known, embedding(input_ids[batch, ahead])], dim=-1)
-        # With the output layer's own weight: calling its module would trigger its hooks.
-        found.append((F.linear(heads(depth, known), output.weight), chosen[batch, ahead]))
+        found.append((heads(depth, known), chosen[batch, ahead]))
     return found
+
+
+def _loss(weight: Tensor, states: Tensor, wanted: Tensor) -> Tensor:
+    """The summed loss in nats of the scores that an output layer's ``weight`` [V, H] makes of ``states`` [N, H].
+
+    Where that is many scores, they are made for some rows at a time, and made again as gradients are taken: in float32
+    and for all rows the heads' of 1,024 tokens of Qwen 3's vocabulary are 2.4 GB, several times over.
+    """
+    rows = max(1, _SCORES_AT_ONCE // len(weight))
+    if len(states) <= rows:
+        return _loss_of_rows(weight, states, wanted)
+    parts = zip(states.split(rows), wanted.split(rows), strict=True)
+    losses = [checkpoint(_loss_of_rows, weight, *part, use_reentrant=False) for part in parts]
+    return torch.stack(losses).sum()
+
+
+def _loss_of_rows(weight: Tensor, states: Tensor, wanted: Tensor) -> Tensor:
+    # By the output layer's own weight: calling its module would trigger its hooks.
+    return F.cross_entropy(F.linear(states, weight).float(), wanted, reduction="sum")
 
 
 @torch.no_grad()
@@ -171,7 +189,8 @@ def head_figures(trainer: Any) -> dict[str, float]:
         given = (states.pop(), logits, batch["input_ids"], batch["shift_labels"])
         by_row = torch.zeros(len(logits), *sums.shape, dtype=torch.float64, device=logits.device)
         for counts, *row in zip(by_row, *(values.split(1) for values in given), strict=True):
-            for depth, (scores, wanted) in enumerate(guess(heads, embedding, output, *row)):
+            for depth, (head_states, wanted) in enumerate(guess(heads, embedding, *row)):
+                scores = F.linear(head_states, output.weight)
                 counts[depth, 0] = (scores.argmax(-1) == wanted).sum()
                 counts[depth, 1] = len(wanted)
                 counts[depth, 2] = F.cross_entropy(scores.float(), wanted, reduction="sum")
