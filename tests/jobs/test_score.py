@@ -12,9 +12,10 @@ import yaml
 from jobs import score
 from pasta.candidates.scoring import ScoreConfig
 from pasta.config import load_config
-from pasta.data.pairs import pairs_file, read_pairs
+from pasta.data.pairs import pair_of, pairs_file
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.rows import read_rows
 from pasta.stages.lock import sole_writer
 from pasta.stages.shards import write_shard
 from pasta.stages.stage import StageOutput, read_manifest
@@ -79,7 +80,7 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
         assert "4 pairs of 4 prompts" in printed
         # Two of a prompt's three answers are the twin's own text: the third takes two requests. And the 401.
         assert len(server.requests) == 4 * 2 + 1
-    pairs = list(read_pairs(pairs_file(tmp_path / "scores")))
+    pairs = [pair_of(row) for row in read_rows(pairs_file(tmp_path / "scores"))]
     assert len(pairs) == 4
     manifest = read_manifest(tmp_path / "scores")
     assert manifest is not None
@@ -92,7 +93,7 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
     monkeypatch.delenv("JUDGE_KEY")
     changes = ("--set", "quality_weight=1", "--set", f"output_dir={other}")
     assert exit_code(score.main, "--config", path, *changes) == 0
-    assert len(list(read_pairs(pairs_file(other)))) == 4
+    assert len([pair_of(row) for row in read_rows(pairs_file(other))]) == 4
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_every_token_is_decoded_once_wherever_it_is(chosen, sizes, costs, gaps, 
     assert sum(r.work.emitted for r in made.replicas) == sum(
         sum(map(len, script.tokens.values())) for script in scripts
     )
-    assert all(r.load == r.num_active == r.num_waiting == 0 for r in made.replicas)
+    assert all(r.load == len(r._numbers) == len(r._waiting) == 0 for r in made.replicas)
 
 
 @quick
@@ -114,7 +114,7 @@ def test_slots_and_lanes_keep_to_their_limits(chosen, sizes, replicas):
 
         def begin_and_look(now):
             end = begin(now)
-            seen.append((replica.num_active, replica.num_waiting, replica.num_lanes))
+            seen.append((len(replica._numbers), len(replica._waiting), replica.num_lanes))
             return end
 
         replica.begin = begin_and_look

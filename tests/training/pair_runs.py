@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from pasta.config import parse_config
 from pasta.data.linearise import Example, make_example
-from pasta.data.pairs import read_pairs
+from pasta.data.pairs import pair_of
 from pasta.engine.masks import to_model_masks
 from pasta.interpreter import UNBOUNDED, Interpreter, Limits
 from pasta.lang import Codec, to_text
+from pasta.rows import read_rows
 from pasta.training.preference_config import PreferenceConfig
 from tests.support.documents import random_document
 from tests.support.tokenizers import byte_level
@@ -156,7 +157,7 @@ def pair_examples(path: Path) -> list[tuple[Example, Example]]:
     """The linearised pairs of a file."""
     return [
         tuple(make_example(CODEC, pair.messages, side, "pasta") for side in (pair.chosen, pair.rejected))
-        for pair in read_pairs(path)
+        for pair in map(pair_of, read_rows(path))
     ]
 
 

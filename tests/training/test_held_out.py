@@ -13,7 +13,6 @@ from pasta.config import parse_config
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.linearise import FORMS, make_example
-from pasta.data.packing import to_dataset
 from pasta.engine import Engine, EngineConfig
 from pasta.interpreter import TokenKind
 from pasta.lang import Codec, to_text
@@ -28,6 +27,7 @@ from pasta.training.sft import make_trainer, prepare
 from pasta.training.trainer import EXAMPLES
 from tests.support.documents import random_document
 from tests.support.models import tiny
+from tests.support.packed import to_dataset
 from tests.support.tokenizers import byte_level
 from tests.training.runs import sft_dict
 

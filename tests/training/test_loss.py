@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import Example, make_example
-from pasta.data.packing import to_dataset
 from pasta.engine.masks import to_model_masks
 from pasta.lang import Codec
 from pasta.training.masks import install_thread_masks
@@ -17,6 +16,7 @@ from pasta.training.sft import trl_config
 from pasta.training.trainer import PlainHeadTrainer, ThreadTrainer
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS
+from tests.support.packed import to_dataset
 from tests.support.tokenizers import byte_level
 from tests.training.runs import sft_config
 

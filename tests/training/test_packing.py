@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import make_example
-from pasta.data.packing import pack, pack_sees, packed_row, to_dataset, unpack_sees
+from pasta.data.packing import pack, pack_sees, packed_row, unpack_sees
 from pasta.lang import Codec
 from pasta.training.masks import install_thread_masks, thread_mask
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS, tiny
+from tests.support.packed import to_dataset
 from tests.support.tokenizers import byte_level
 
 CODEC = Codec(byte_level())

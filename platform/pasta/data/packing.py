@@ -82,11 +82,6 @@ def packed_rows(examples: Iterable[Example], row_length: int) -> Iterator[dict[s
             yield packed_row([window[index] for index in indices])
 
 
-def to_dataset(examples: Iterable[Example], row_length: int) -> Dataset:
-    """A packed data set in memory."""
-    return _dataset(list(packed_rows(examples, row_length)))
-
-
 def save_packed(examples: Iterable[Example], row_length: int, directory: Path) -> int:
     """Write a packed data set to ``directory``, part by part, so that any number of rows fits into the memory; returns
     how many there are. Of none nothing is written."""
@@ -94,7 +89,8 @@ def save_packed(examples: Iterable[Example], row_length: int, directory: Path) -
     num_rows = 0
     while part := list(itertools.islice(rows, PART_ROWS)):
         parts.append(directory.with_name(f"{directory.name}-part-{len(parts)}"))
-        _dataset(part).save_to_disk(str(parts[-1]))
+        columns = {name: [row[name] for row in part] for name in FEATURES}
+        Dataset.from_dict(columns, features=FEATURES).save_to_disk(str(parts[-1]))
         num_rows += len(part)
     if parts:
         join_saved(parts, directory)
@@ -109,10 +105,6 @@ def join_saved(parts: Sequence[Path], directory: Path) -> None:
     concatenate_datasets([load_from_disk(str(part)) for part in parts]).save_to_disk(str(directory))
     for part in parts:
         shutil.rmtree(part)
-
-
-def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
-    return Dataset.from_dict({name: [row[name] for row in rows] for name in FEATURES}, features=FEATURES)
 
 
 def pack_sees(sees: Sequence[int]) -> list[int]:

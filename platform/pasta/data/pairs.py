@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -82,16 +82,8 @@ def pairs_file(source: Path) -> Path:
     return path
 
 
-def read_pairs(path: Path) -> Iterator[Pair]:
-    """Pairs of a JSONL file; other keys of a line are ignored. Raises UserError, naming the line, for a broken one."""
-    return map(_pair, _read(path))
-
-
-def _read(path: Path) -> Iterator[Row]:
-    return read_rows(path, key="data.source", row=_ROW)
-
-
-def _pair(row: Row) -> Pair:
+def pair_of(row: Row) -> Pair:
+    """The pair in a row; other keys of it are ignored. Raises UserError, naming its place, for a broken one."""
     place, values = row
     with placed(place):
         messages, texts = asked(messages_of(values)), [text_of(values, side) for side in SIDES]
@@ -160,7 +152,7 @@ def _write(
     source: Path, options: PairsSection, tokenizer: Any, num_processes: int, name: str, directory: Path
 ) -> dict[str, int]:
     found = sum(1 for _ in numbered(read_lines(source, key="data.source")))
-    rows, firsts = _read(source), range(0, found, BLOCK_ANSWERS)
+    rows, firsts = read_rows(source, key="data.source", row=_ROW), range(0, found, BLOCK_ANSWERS)
     progress = Progress(name, found, "pairs") if len(firsts) > 1 else None
     tasks = (
         (first, list(itertools.islice(rows, BLOCK_ANSWERS)), directory / f"pairs-{first}") for first in firsts
@@ -215,7 +207,7 @@ def _make_shards(
     def work(task: tuple[int, Sequence[Row], Path]) -> _Shard:
         before, rows, path = task
         made, num_too_long, num_equal = list[tuple[Example, Example]](), 0, 0
-        for number, pair in enumerate(map(_pair, rows), start=before + 1):
+        for number, pair in enumerate(map(pair_of, rows), start=before + 1):
             if pair.chosen == pair.rejected:
                 num_equal += 1
                 continue

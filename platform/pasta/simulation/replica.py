@@ -115,16 +115,6 @@ class Replica:
         return sum(slot.lanes for slot in self._slots.values())
 
     @property
-    def num_active(self) -> int:
-        """Requests and chunks that hold a slot."""
-        return len(self._numbers)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests and chunks that wait for a slot."""
-        return len(self._waiting)
-
-    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._waiting and self._free) or any(slot.pending for slot in self._slots.values())

@@ -20,10 +20,10 @@ class Outcome:
     """One method's answer to one prompt.
 
     ``answer`` is None where the method skipped the prompt, and ``skipped`` says why. ``length`` is the tokens of the
-    baseline's answer, None where nobody counted them. ``seconds`` is the median of the timed runs. ``realised`` and
-    ``theoretical`` are the speedups over the baseline, None unless both answers ended by themselves: the full time of
-    an answer that was cut is unknown. ``quality`` is None where there is no valid verdict; ``invalid`` marks a verdict
-    out of format, as opposed to none at all. ``verdict`` is the judge's whole verdict.
+    baseline's answer, None where nobody counted them. ``realised`` and ``theoretical`` are the speedups over the
+    baseline, None unless both answers ended by themselves: the full time of an answer that was cut is unknown.
+    ``quality`` is None where there is no valid verdict; ``invalid`` marks a verdict out of format, as opposed to none
+    at all. ``verdict`` is the judge's whole verdict.
     """
 
     key: str
@@ -33,7 +33,6 @@ class Outcome:
     skipped: str | None
     answer: Mapping[str, Any] | None
     length: int | None
-    seconds: float | None
     realised: float | None
     theoretical: float | None
     quality: float | None
@@ -114,7 +113,6 @@ def _outcome(
         skipped=answer.get("skipped"),
         answer=answer if is_answered else None,
         length=base["tokens"] or None if has_base else None,
-        seconds=statistics.median(answer["seconds"]) if is_answered and answer["seconds"] else None,
         realised=realised_speedup(base, answer) if timed else None,
         theoretical=theoretical_speedup(base, answer) if comparable else None,
         quality=quality,
