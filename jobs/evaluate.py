@@ -282,10 +282,10 @@ def _judge(
 ) -> dict[str, float]:
     """Rate the answers that are not rated yet, and call ``begin`` before verdicts are kept; returns figures of the
     judge's usage, by earlier runs too."""
-    tally, directory = VerdictTally(), verdicts.path.parent
+    directory = verdicts.path.parent
+    tally = VerdictTally(directory)
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
-    tally.read_usage(directory)
     progress = Progress(f"{config.name}, judging", len(answers), "prompts", len(verdicts))
     left = split_into_shards(
         [record for key, record in answers.records.items() if key not in verdicts], JUDGED
@@ -294,9 +294,7 @@ def _judge(
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
         begin()
-        # Before the verdicts: no later run asks for one that is there, or counts what it has cost.
         tally.spend(usage)
-        tally.write_usage(directory)
         for record in records:
             verdicts.add(record["key"], {"verdicts": record["verdicts"]})
             tally.count(record["verdicts"].values())

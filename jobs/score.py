@@ -168,18 +168,15 @@ def _judge(
     """Rate the shards that are not rated yet in ``work_dir``; leaves the verdicts in a directory of their own."""
     done = done_shards(work_dir, VERDICTS)
     left = {number: path for number, path in enumerate(samples) if number not in done}
-    tally = VerdictTally()
+    tally = VerdictTally(work_dir)
     tally.count(_given(iter_records(shard_path(work_dir, VERDICTS, number) for number in sorted(done))))
-    tally.read_usage(work_dir)
     progress = Progress(
         f"{config.name}, judging", len(samples), "shards", len(done), tracker=tracker, job="score"
     )
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
-        # Before the verdicts: no later run asks for a shard that is there, or counts what it has cost.
         tally.spend(usage)
-        tally.write_usage(work_dir)
         write_shard(work_dir, VERDICTS, number, records)
         tally.count(_given(records))
         progress.add(1, tally, {f"score/{key}": value for key, value in tally.figures().items()})

@@ -182,12 +182,11 @@ def test_the_usage_of_verdicts_that_are_counted_is_not_counted_again(tmp_path):
     with endpoint_server(prefers("The Nile.")) as server:
         endpoint = EndpointSection(server.url, "judge", api_key_env=None)
         section = JudgeSection("teacher", TeacherJudgeSection(endpoint))
-        tally = VerdictTally()
+        tally = VerdictTally(tmp_path)
         for answer in ("The Nile.", "A river is wet."):
             judge = make_judge(section, tmp_path)  # as after a worker has died
             judge.judge([Case(ASK, "The Seine.", (answer,))])
             tally.spend(judge.usage())
-            tally.write_usage(tmp_path)
         make_judge(section, tmp_path).judge([Case(ASK, "The Rhine.", ("The Nile.",))])
         assert make_judge(section, tmp_path).usage()["judge_requests"] == 2
     assert tally.figures()["judge_requests"] == 4
@@ -325,8 +324,8 @@ def test_a_missing_reward_model_is_named():
 # -- what came out, and what it took -------------------------------------------------------------------
 
 
-def test_invalid_verdicts_are_counted_and_shown_with_what_the_judge_used():
-    tally = VerdictTally()
+def test_invalid_verdicts_are_counted_and_shown_with_what_the_judge_used(tmp_path):
+    tally = VerdictTally(tmp_path)
     tally.count([{"quality": None, "invalid": "Both."}])
     tally.count([{"quality": 0.5}, {"quality": 1.0}])
     tally.spend({"judge_requests": 2.0})
@@ -335,14 +334,10 @@ def test_invalid_verdicts_are_counted_and_shown_with_what_the_judge_used():
 
 
 def test_a_judge_that_uses_nothing_leaves_no_file_of_its_usage(tmp_path):
-    VerdictTally().write_usage(tmp_path)
+    VerdictTally(tmp_path).spend({})
     assert not list(tmp_path.iterdir())
-    tally = VerdictTally()
-    tally.spend({"judge_requests": 2.0})
-    tally.write_usage(tmp_path)
-    again = VerdictTally()
-    again.read_usage(tmp_path)
-    assert again.figures()["judge_requests"] == 2.0
+    VerdictTally(tmp_path).spend({"judge_requests": 2.0})
+    assert VerdictTally(tmp_path).figures()["judge_requests"] == 2.0
 
 
 def test_a_call_is_metered_by_what_it_added_to_the_judge_s_usage():

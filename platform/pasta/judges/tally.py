@@ -11,11 +11,12 @@ USAGE = "usage.json"
 
 
 class VerdictTally:
-    """Adds up verdicts, invalid ones among them, and a judge's usage."""
+    """Adds up the verdicts in a ``directory``, invalid ones among them, and a judge's usage, which it keeps beside them
+    for the run that goes on with them: it begins with what earlier runs have spent."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self._judged = self._invalid = 0
-        self._usage: dict[str, float] = {}
+        self._directory, self._usage = directory, counted_usage(directory)
 
     def count(self, verdicts: Iterable[Record]) -> None:
         """Verdicts ``{"quality", …}``; one without a quality is invalid."""
@@ -24,19 +25,12 @@ class VerdictTally:
             self._invalid += verdict["quality"] is None
 
     def spend(self, usage: Mapping[str, float]) -> None:
-        """Add the usage of some verdicts (``Judge.usage``)."""
+        """Add the usage of some verdicts (``Judge.usage``). Call it before they are kept: no later run asks for one
+        that is there, or counts what it has cost."""
         for key, value in usage.items():
             self._usage[key] = self._usage.get(key, 0.0) + value
-
-    def read_usage(self, directory: Path) -> None:
-        """Add what the verdicts in a directory have cost in earlier runs."""
-        self.spend(counted_usage(directory))
-
-    def write_usage(self, directory: Path) -> None:
-        """Keep the usage so far, if there is any, beside the verdicts in a directory, for the run that goes on with
-        them."""
         if self._usage:
-            write_json(directory / USAGE, self._usage)
+            write_json(self._directory / USAGE, self._usage)
 
     def __str__(self) -> str:
         told = "".join(
