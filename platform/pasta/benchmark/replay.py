@@ -21,8 +21,7 @@ from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.benchmark.steps import slot_for
 from pasta.data.atlas.plan import token_counter, with_estimates
 from pasta.data.atlas_keys import ATLAS
-from pasta.data.tokenizers import find_tokenizer
-from pasta.data.word_tokenizer import WordTokenizer
+from pasta.data.tokenizers import counting_tokenizer
 from pasta.engine import Engine, EngineConfig, LoadedModel
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, annotated_ids, plain_ids
@@ -75,7 +74,7 @@ class DocumentReplay:
     """
 
     def __init__(self, documents: Sequence[Recorded], tokenizer: str, longest: int, vocabulary: int) -> None:
-        self.tokenizer: Any = WordTokenizer() if tokenizer == WORDS else find_tokenizer(tokenizer)
+        self.tokenizer: Any = counting_tokenizer(tokenizer)
         codec = Codec(self.tokenizer)
         self.entries: list[Entry] = []
         self.skipped: dict[str, str] = {}

@@ -44,29 +44,21 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     traced = pick_prompts(traced, load.prompts) if load else pick_answers(traced, config.trace)
     trace = _workload(config, traced, say)
     study = Study(config, trace, costs, calibration.overhead_s if calibration else 0.0)
+    results, compared, fitted = StudyResults(), list[Deviation](), dict[str, float]()
     if load is not None:
         fit = Fit(study, load.blocks)
         compared = fit.run(lambda line: say(line, True))
-        return _tell(study, StudyResults(), calibration, compared, fit.fitted())
-    if real is not None and (len(study.loads) > 1 or len(study.series) > 1):
+        fitted = fit.fitted()
+    elif real is not None and (len(study.loads) > 1 or len(study.series) > 1):
         raise UserError(
             "--measured: several runs to compare with, expected one mode, one placement, no sweep"
         )
-    results = study.run(_progress(study, say))
-    compared = [] if real is None else deviations(real, results.points[0].metrics)
-    return _tell(study, results, calibration, compared)
-
-
-def _tell(
-    study: Study,
-    results: StudyResults,
-    calibration: Calibration | None,
-    deviations: Sequence[Deviation],
-    fitted: Mapping[str, float] | None = None,
-) -> int:
-    print(write_simulation(study, results, calibration, deviations, fitted or {}))
-    print(f"\nwritten to {study.config.output_dir}/")
-    return 0 if all(found.within for found in deviations) else 1
+    else:
+        results = study.run(_progress(study, say))
+        compared = [] if real is None else deviations(real, results.points[0].metrics)
+    print(write_simulation(study, results, calibration, compared, fitted))
+    print(f"\nwritten to {config.output_dir}/")
+    return 0 if all(found.within for found in compared) else 1
 
 
 def write_simulation(
@@ -114,10 +106,14 @@ def read_workload(config: SimulateConfig, say: Callable[[str, bool], None]) -> W
 
 
 def _workload(config: SimulateConfig, traced: Sequence[Traced], say: Callable[[str, bool], None]) -> Workload:
+    from pasta.data.tokenizers import counting_tokenizer  # it imports the atlas
+
     say("counting tokens", True)
+    # One codec for all documents, unlike those of ``codec_source``: a simulation mixes them.
+    codec = Codec(counting_tokenizer(config.trace.tokenizer, "trace.tokenizer"))
     return make_trace(
         traced,
-        _codec(config.trace.tokenizer),
+        codec,
         config.engine.slot_tokens,
         lambda done, of: say(f"answers: {done}/{of}", done == of),
     )
@@ -135,17 +131,6 @@ def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
         return [Traced(task.messages, task.document, f"atlas:{n}") for n, task in enumerate(tasks)]
     with placed("trace.source"):
         return read_trace(Path(section.source), section.field, section.method)
-
-
-def _codec(name: str) -> Codec:
-    """Unlike ``codec_source``'s, one for all documents: a simulation mixes them."""
-    if name == "words":
-        from pasta.data.word_tokenizer import WordTokenizer
-
-        return Codec(WordTokenizer())
-    from pasta.data.tokenizers import find_tokenizer  # it loads transformers
-
-    return Codec(find_tokenizer(name, "trace.tokenizer"))
 
 
 def teller() -> Callable[[str, bool], None]:

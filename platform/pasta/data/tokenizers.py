@@ -7,6 +7,7 @@ from typing import Any
 
 from pasta.data import atlas
 from pasta.data.atlas_keys import ATLAS
+from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
 
@@ -29,6 +30,11 @@ def find_tokenizer(name: str, key: str = "tokenizer") -> Any:
         return load_tokenizer(shipped[0].parent, key)
     check_source(key, name, "expected atlas, a directory or a Hub name (owner/name)")
     return load_tokenizer(name, key)
+
+
+def counting_tokenizer(name: str, key: str = "tokenizer") -> Any:
+    """``words``, or what ``find_tokenizer`` finds: to count tokens with. Raises UserError as that does."""
+    return WordTokenizer() if name == "words" else find_tokenizer(name, key)
 
 
 def load_tokenizer(source: str | Path, key: str = "tokenizer") -> Any:

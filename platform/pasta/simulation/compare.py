@@ -1,6 +1,7 @@
 """Compares a measured load with its simulation, metric by metric."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,7 @@ def deviations(
     """Compare every metric that both have; ``of`` is put before their names."""
     found = []
     for name in COMPARED:
-        real, simulated = _value(measured, name), _value(metrics, name)
+        real, simulated = map(attrgetter(name), (measured, metrics))
         if real is not None and simulated is not None:
             found.append(Deviation(of + name, real, simulated, TOLERANCE, fitted))
     return found
-
-
-def _value(metrics: Measured | RunMetrics, name: str) -> float | None:
-    value: Any = metrics
-    for part in name.split("."):
-        value = getattr(value, part)
-    return None if value is None else float(value)

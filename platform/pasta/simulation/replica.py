@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.bounds import check_not_negative, check_unread
+from pasta.bounds import check_not_negative, check_unread, check_within
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
@@ -44,8 +44,7 @@ class ReplicaSizes(EngineSizes):
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)
         check_not_negative(self, "drafts")
-        if not 0.0 <= self.acceptance <= 1.0:
-            raise ValueError(f"acceptance {self.acceptance}: expected a number from 0 to 1")
+        check_within(self, acceptance=(0, 1))
         if not self.drafts:
             check_unread(self, "without drafts", "acceptance")
 
@@ -231,10 +230,8 @@ class Replica:
                 fed.append(number)
         if not fed:
             return 0.0
-        keys, neighbours = (
-            self._keys(most_held),
-            fed[-1] - fed[0] + 1,
-        )  # slots from the first to the last that has lanes
+        keys = self._keys(most_held)
+        neighbours = fed[-1] - fed[0] + 1  # slots from the first to the last that has lanes
 
         def shape_of(rows: int, most: int) -> Shape:
             return (neighbours, most, keys) if self.sizes.padded else (len(fed), rows / len(fed), keys)
