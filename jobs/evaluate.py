@@ -43,7 +43,6 @@ from pasta.stages.records import Record, RecordFile
 from pasta.stages.run import nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import Manifest, changed_key, model_inputs, read_manifest
-from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
 from serve.imports import uncollected, without_torch
 
@@ -122,7 +121,7 @@ def run(
         }
         if left and is_decoded:  # a restart that was cut before its first answer keeps nothing
             keys = _method_keys(config, prompts, address)
-        with _cluster(config.workers, _needs_workers(config.judge, left, verdicts, len(prompts)), address):
+        with _cluster(config, bool(left), len(verdicts) < len(prompts), address):
             _decode(config, output, len(prompts), left, answers, keys, job.tracker, address)
             answers.compact()
             if config.judge is not None:
@@ -179,32 +178,24 @@ def _method_keys(
     config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None
 ) -> dict[str, str | None]:
     """The keys of the methods' endpoints. Raises UserError for what decoding needs and this machine has not."""
-    _check_engines(config, prompts, address)
+    from pasta.candidates.checks import check_room
+
+    models = [section.model for section in config.methods.values() if section.model is not None]
+    if models:
+        check_engine(config.engine, config.workers, address, models)
+        texts = [each.prompt for each in prompts]
+        check_room(models[0], texts, config.limits, config.engine.slot_tokens)
     return method_keys(config.methods)
 
 
-def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None) -> None:
-    from pasta.candidates.checks import check_room
-
-    if config.has_engines:
-        models = (section.model for section in config.methods.values())
-        check_engine(config.engine, config.workers, address, models)
-        source = next(section.model for section in config.methods.values() if section.model is not None)
-        check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
-
-
-def _needs_workers(
-    judge: JudgeSection | None, left: Mapping[int, Asked], verdicts: RecordFile, total: int
-) -> bool:
-    """Whether any model has work left. Grading, and asking an endpoint, need no model here."""
-    has_reward = judge is not None and judge.reward is not None
-    return bool(left) or (has_reward and len(verdicts) < total)
-
-
-def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> AbstractContextManager[object]:
-    """One cluster for all models, unless their work is done."""
-    if not is_needed:
+def _cluster(
+    config: EvaluateConfig, decodes: bool, judges: bool, address: str | None
+) -> AbstractContextManager[object]:
+    """One cluster for all models, unless none has work left. Grading, and asking an endpoint, need no model here."""
+    has_reward = config.judge is not None and config.judge.reward is not None
+    if not decodes and not (judges and has_reward):
         return nullcontext()
+    workers = config.workers
     return ray_cluster(address, workers.num_workers * workers.processes, workers.threads)
 
 

@@ -98,9 +98,8 @@ class GpuHours:
         if recipe.max_steps is not None:
             passes = float(recipe.max_steps * recipe.accumulate * config.workers.num_workers)
             what = f"{recipe.max_steps:,} steps of {recipe.rows} rows of {data.row_length} tokens a worker"
-            return f"trains for {what}", passes * self._pass_s(
-                config, recipe.rows * data.row_length, forwards
-            )
+            a_pass = self._pass_s(config, recipe.rows * data.row_length, forwards)
+            return f"trains for {what}", passes * a_pass
         answers = _at_most(data.documents, source.records)
         lengths = {"sequential": [False], "pasta": [True], "both": [False, True]}[data.mode]
         tokens = answers * recipe.epochs * sum(self.row_tokens[threads] for threads in lengths)
@@ -145,9 +144,9 @@ class GpuHours:
     def _sample(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
         answers = prompts * config.sampling.candidates
-        return f"samples {answers:,} answers, and {prompts:,} of the twin", self._sampled_s(
-            config, answers, prompts
-        )
+        sampled = self._decoded_s(config, answers, parallel=True)
+        twins = self._decoded_s(config, prompts, parallel=False)
+        return f"samples {answers:,} answers, and {prompts:,} of the twin", sampled + twins
 
     def _evaluate(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
@@ -170,11 +169,6 @@ class GpuHours:
     def _pass_s(self, config: Any, tokens: float, forwards: float, moved: float | None = None) -> float:
         moved = _moved(config) if moved is None else moved
         return self._roofline.training_s(tokens, self.row_tokens[True], forwards, moved)
-
-    def _sampled_s(self, config: Any, answers: float, twins: float) -> float:
-        return self._decoded_s(config, answers, parallel=True) + self._decoded_s(
-            config, twins, parallel=False
-        )
 
     def _decoded_s(self, config: Any, answers: float, *, parallel: bool, slots: int | None = None) -> float:
         """GPU seconds of so many answers, ``slots`` at once on each engine (by default all that it has)."""

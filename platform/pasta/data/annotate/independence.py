@@ -141,7 +141,9 @@ class IndependenceJudge:
                     place, asking, max_tokens=self._options.max_tokens, temperature=0.0
                 )
             except EndpointError as error:
-                return ("not judged", str(error)), usage + await self._cost_of_blame(error)
+                # Raises the error again if the request itself was not at fault.
+                blamed = await self._judge.endpoint.blame_request(error)
+                return ("not judged", str(error)), usage + TeacherUsage.of(blamed)
             said = reply.text
             usage = usage + TeacherUsage.of(reply)
             verdicts = {int(number): word.lower() == "yes" for number, word in _LINE.findall(said)}
@@ -153,11 +155,6 @@ class IndependenceJudge:
                 detail = f"{_short(stretch.text)} needs a part that it does not see"
                 return ("dependent", detail), usage
         return ("not judged", f"the judge of independence said {_short(said)}"), usage
-
-    async def _cost_of_blame(self, error: EndpointError) -> TeacherUsage:
-        """What it cost to find that a failed request was itself at fault. Raises the error again if it was not."""
-        reply = await self._judge.endpoint.blame_request(error)
-        return TeacherUsage.of(reply)
 
 
 def _short(text: str) -> str:
