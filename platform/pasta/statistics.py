@@ -1,9 +1,10 @@
-"""Groups, means, percentiles and bootstrap intervals. numpy is imported on first use, since its import takes long."""
+"""Groups, means, percentiles, histograms and bootstrap intervals. numpy is imported on first use: its import takes
+long."""
 
 import math
 import random
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _RESAMPLES = 2000
+#: Characters of a histogram's longest bar.
+_BAR = 40
 #: Fewer pairs show no difference, nor do fewer that differ, however many are equal. Five that all differ to one side do
 #: so by chance in 2 of 2⁵ cases, more often than 95% intervals may err; six in 2 of 2⁶.
 LEAST_PAIRS = 6
@@ -63,6 +66,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def histogram_lines(counts: Mapping[str, int], name_width: int, count_width: int) -> list[str]:
+    """A line with a bar for each range from the first to the last that holds something, of which there is one."""
+    used = [index for index, count in enumerate(counts.values()) if count]
+    most = max(counts.values())
+    return [
+        f"  {name:<{name_width}}{count:>{count_width}} {'█' * math.ceil(_BAR * count / most)}".rstrip()
+        for name, count in list(counts.items())[used[0] : used[-1] + 1]
+    ]
 
 
 def bootstrap(values: Sequence[float]) -> Estimate:

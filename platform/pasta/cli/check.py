@@ -15,10 +15,9 @@ from pasta.data.measures import measure_document
 from pasta.errors import UserError
 from pasta.lang import CodecError
 from pasta.lang.document import in_tens
-from pasta.statistics import geometric_mean, percentile
+from pasta.statistics import geometric_mean, histogram_lines, percentile
 
 _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
-_BAR = 40
 #: How often a long check says how far it is.
 _TOLD_RECORDS = 10_000
 
@@ -94,19 +93,11 @@ def statistics(valid: Sequence[_Figures], num_records: int) -> list[str]:
     if annotated:
         mean += f", of the annotated {geometric_mean([counts.speedup for counts in annotated]):.2f}"
     lines.append(_line("geometric mean", mean))
-    return lines + _histogram(speedups)
-
-
-def _histogram(speedups: Sequence[float]) -> list[str]:
-    counts = [sum(low <= s < high for s in speedups) for low, high in itertools.pairwise(_EDGES)]
-    used = [i for i, count in enumerate(counts) if count]
-    lines = []
-    for i in range(used[0], used[-1] + 1):
-        label = f"{_EDGES[i]:g} to {_EDGES[i + 1]:g}"
-        lines.append(
-            f"  {label:<16}{counts[i]:>7} {'█' * math.ceil(_BAR * counts[i] / max(counts))}".rstrip()
-        )
-    return lines
+    ranges = {
+        f"{low:g} to {high:g}": sum(low <= speedup < high for speedup in speedups)
+        for low, high in itertools.pairwise(_EDGES)
+    }
+    return lines + histogram_lines(ranges, 16, 7)
 
 
 def _spread(values: Sequence[float], digits: int = 0) -> str:

@@ -1,7 +1,9 @@
 """Arguments of the ``pasta`` command."""
 
 import argparse
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,47 +196,34 @@ def _add_stand_in(commands: Any) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if (number := _number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+def _number(read: Callable[[str], Any], least: float, most: float, problem: str) -> Callable[[str], Any]:
+    """The type of an option that takes numbers from ``least`` to ``most``; ``problem`` is said of any other text."""
+
+    def number(text: str) -> Any:
+        try:
+            found = read(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}{problem}")
+        return found
+
     return number
 
 
-def _number(text: str) -> int:
-    """A number of decimal digits; -1 for other text, and for more digits than Python turns into a number."""
-    try:
-        return int(text) if text.isdecimal() else -1
-    except ValueError:
-        return -1
+def _digits(text: str) -> int:
+    """A number of decimal digits. Raises ValueError for other text, and for more digits than Python reads."""
+    if not text.isdecimal():
+        raise ValueError
+    return int(text)
 
 
-def _width(text: str) -> int:
-    if (width := _positive(text)) > _MOST_COLUMNS:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected at most {_MOST_COLUMNS:,}")
-    return width
+def _width(text: str) -> Any:
+    _positive(text)
+    return _number(_digits, 1, _MOST_COLUMNS, f", expected at most {_MOST_COLUMNS:,}")(text)
 
 
-def _real(text: str) -> float:
-    """The number that a text is; -1 for other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return -1.0
-
-
-def _weight(text: str) -> float:
-    if not 0 <= (weight := _real(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a weight λ of 0 or more (for inf, read quality)")
-    return weight
-
-
-def _probability(text: str) -> float:
-    if not 0.0 <= (probability := _real(text)) <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a probability from 0 to 1")
-    return probability
-
-
-def _port(text: str) -> int:
-    if not 0 <= (port := _number(text)) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a port from 0 to 65535")
-    return port
+_positive = _number(_digits, 1, math.inf, " is not a positive integer")
+_weight = _number(float, 0, sys.float_info.max, " is not a weight λ of 0 or more (for inf, read quality)")
+_probability = _number(float, 0, 1, ", expected a probability from 0 to 1")
+_port = _number(_digits, 0, 65535, ", expected a port from 0 to 65535")

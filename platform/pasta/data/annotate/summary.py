@@ -16,11 +16,10 @@ from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.errors import UserError
 from pasta.files import annotated_files
 from pasta.rows import read_rows
-from pasta.statistics import geometric_mean, percentile
+from pasta.statistics import geometric_mean, histogram_lines, percentile
 
 SUMMARY = "summary.json"
 _EDGES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
-_BAR = 40
 _NAMED_PLACES = 20
 
 
@@ -101,8 +100,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         ("chunks", "tokens_a_chunk"),
     ):
         if summary[key]:
-            named = {"tokens": "tokens an answer", "threads": "threads an answer", "chunks": "tokens a chunk"}
-            lines.append(f"{label:<14}{_spread_text(summary[key])} ({named[label]})")
+            lines.append(f"{label:<14}{_spread_text(summary[key])} ({key.replace('_', ' ')})")
     for reason, count in summary.get("proposals_refused_by_reason", {}).items():
         lines.append(f"proposals     {count:,} × {reason}, refused")
     for label, key in (("teacher", "usage"), ("judge", "judge_usage")):
@@ -119,7 +117,7 @@ def summary_text(summary: dict[str, Any]) -> str:
     if summary["annotated"]:
         mean += f", of the annotated {summary['speedup_of_annotated']:.2f}"
     lines.append(f"speedup       theoretical, {mean}")
-    return "\n".join(lines + _bars(summary["speedup_distribution"]))
+    return "\n".join(lines + histogram_lines(summary["speedup_distribution"], 12, 8))
 
 
 def logged(summary: dict[str, Any]) -> dict[str, float]:
@@ -158,15 +156,6 @@ def _histogram(values: Iterable[float]) -> dict[str, int]:
     counts = Counter(next((i for i, edge in enumerate(_EDGES) if value < edge)) for value in values)
     names = ["below 1", *(f"{low:g} to {high:g}" for low, high in itertools.pairwise(_EDGES))]
     return {name: counts[index] for index, name in enumerate(names)}
-
-
-def _bars(histogram: dict[str, int]) -> list[str]:
-    used = [index for index, count in enumerate(histogram.values()) if count]
-    most = max(histogram.values())
-    return [
-        f"  {name:<12}{count:>8} {'█' * math.ceil(_BAR * count / most)}".rstrip()
-        for name, count in list(histogram.items())[used[0] : used[-1] + 1]
-    ]
 
 
 def rates(results: Collection[ShardResult], records_per_second: float) -> dict[str, float]:
