@@ -16,6 +16,7 @@ from pasta.engine.snapshots import check_local_weights, model_directory
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, encode_messages
+from pasta.rows import placed
 
 
 def check_sampled_models(config: SampleConfig) -> None:
@@ -100,10 +101,8 @@ def check_model(key: str, source: str) -> Any:
     """
     model, tokenizer = text_part(read_config(key, source)), read_tokenizer(key, source)
     check_architecture(model, f"{key}: {source}")
-    try:
+    with placed(f"{key}: {source}"):
         codec = Codec(tokenizer)
-    except CodecError as error:
-        raise UserError(f"{key}: {source}: {error}") from None
     check_vocabulary(codec, getattr(model, "vocab_size", None), f"{key}: {source}")
     check_local_weights(source, key)
     check_heads_beside(source, key)

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import fmean
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import RecordError, parse_record, read_numbered_lines
+from pasta.cli.records import parse_record, read_numbered_lines
 from pasta.data.measures import measure_document
 from pasta.errors import UserError
-from pasta.lang import CodecError
 from pasta.lang.document import in_tens
+from pasta.rows import placed
 from pasta.statistics import geometric_mean, histogram_lines, percentile
 
 _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
@@ -48,12 +48,10 @@ def check_file(file: Path, tokenizer: str, field: str) -> int:
         num_records += 1
         try:
             record = parse_record(line, field)
-            try:
+            with placed(field):
                 measures = measure_document(record.document, make_codec())
-            except CodecError as error:
-                raise RecordError(f"{field}: {error}") from None
             valid.append(_Figures(**{each.name: getattr(measures, each.name) for each in fields(_Figures)}))
-        except RecordError as error:
+        except UserError as error:
             print(f"{file}:{number}: {error}")
         if num_records % _TOLD_RECORDS == 0:
             print(f"{file}: {num_records:,} records so far", file=sys.stderr, flush=True)

@@ -10,14 +10,10 @@ from typing import Any
 from pasta import files
 from pasta.errors import UserError
 from pasta.files import reading
-from pasta.lang import Document, ParseError, parse, render
-from pasta.rows import asked, numbered, parse_object, prompt_of, text_of
+from pasta.lang import Document, parse, render
+from pasta.rows import asked, numbered, parse_object, placed, prompt_of, text_of
 
 _EXPECTED = "a file of annotated answers"
-
-
-class RecordError(UserError):
-    """One line that is not a valid annotated answer; the message does not name file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +46,24 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def parse_record(line: bytes, field: str = "annotated") -> AnnotatedAnswer:
-    """One line of a JSONL file as a record. Raises RecordError, saying what was expected."""
-    try:
-        values = parse_object(line, 'an object such as {"prompt": …}')
-        return _record(values, field)
-    except RecordError:
-        raise
-    except UserError as error:
-        raise RecordError(str(error)) from None
-
-
-def _record(values: dict[str, Any], field: str) -> AnnotatedAnswer:
+    """One line of a JSONL file as a record. Raises UserError, saying what was expected, without file and line."""
+    values = parse_object(line, 'an object such as {"prompt": …}')
     if values.get(field) is None:
-        raise RecordError(f"no key {field!r}; keys here: {', '.join(map(repr, values)) or 'none'}")
+        raise UserError(f"no key {field!r}; keys here: {', '.join(map(repr, values)) or 'none'}")
     annotated, prompt = text_of(values, field), _prompt(values)
-    try:
+    with placed(field):
         document = parse(annotated)
-    except ParseError as error:
-        raise RecordError(f"{field}: {error}") from None
     if values.get("answer") is not None and (answer := render(document)) != (
         expected := text_of(values, "answer")
     ):
-        raise RecordError(f"{field}: {_difference(answer, expected)}")
+        raise UserError(f"{field}: {_difference(answer, expected)}")
     return AnnotatedAnswer(prompt, document)
 
 
 def _prompt(values: dict[str, Any]) -> str:
     messages = prompt_of(values)
     if messages is None:
-        raise RecordError("neither 'prompt' nor 'messages' is given")
+        raise UserError("neither 'prompt' nor 'messages' is given")
     return asked(messages)[-1]["content"]
 
 

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_whole
+from pasta.cli.records import AnnotatedAnswer, parse_record, read_whole
 from pasta.cli.terminal import columns, print_drawing, shorten, wants_color
 from pasta.data.measures import Measures, measure_document
 from pasta.data.timeline import LEGEND, render_timeline
 from pasta.errors import UserError
-from pasta.lang import ParseError, parse
-from pasta.rows import numbered
+from pasta.lang import parse
+from pasta.rows import numbered, placed
 
 #: How a JSONL file begins. A brace alone may begin an answer in text form, such as code.
 _OBJECT = re.compile(rb'\s*\{[ \t]*["}]')
@@ -56,16 +56,14 @@ def _read(file: Path, number: int, field: str) -> AnnotatedAnswer:
     if number > len(lines):
         raise UserError(f"--record {number}: {name} has {len(lines)} records")
     line_number, line = lines[number - 1]
-    try:
+    with placed(f"{name}:{line_number}"):
         return parse_record(line, field)
-    except RecordError as error:
-        raise UserError(f"{name}:{line_number}: {error}") from None
 
 
 def _plain(data: bytes, name: str) -> AnnotatedAnswer:
     try:
-        return AnnotatedAnswer("", parse(data.decode("utf-8")))
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: byte {error.start + 1} is not UTF-8") from None
-    except ParseError as error:
-        raise UserError(f"{name}: {error}") from None
+    with placed(name):
+        return AnnotatedAnswer("", parse(text))

@@ -17,9 +17,9 @@ from pasta.data.atlas.corpus import Annotated
 from pasta.data.atlas.plan import token_counter
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.sections import DataSection
-from pasta.errors import CutShort, UserError
+from pasta.errors import CutShort
 from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, parse
+from pasta.lang import Codec, parse
 from pasta.lang.document import in_tens
 from pasta.rows import asked, messages_of, placed, prompt_of, read_rows, text_of
 
@@ -76,12 +76,8 @@ def make_examples(
         if not options.syncs:
             document = without_syncs(document)
         for form in FORMS[options.mode]:
-            try:
+            with placed(f"data.source: {options.source}: answer {before + counts['num_documents']}"):
                 example = make_example(codec, messages, document, form)
-            except CodecError as error:
-                raise UserError(
-                    f"data.source: {options.source}: answer {before + counts['num_documents']}: {error}"
-                ) from None
             if len(example) > options.max_length:
                 counts["num_too_long"] += 1
                 continue

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pasta.errors import UserError
 from pasta.rows import short_repr
 
 Format = Literal["auto", "messages", "conversations", "instruction"]
@@ -25,7 +26,7 @@ _SYSTEM = ("system", "system_prompt")
 _SHOWN_KEYS = 6
 
 
-class BrokenRecord(ValueError):
+class BrokenRecord(UserError):
     """A record without an instruction and its answer; the message says what was expected, not where."""
 
 

@@ -211,11 +211,9 @@ def _make_shards(
             if pair.chosen == pair.rejected:
                 num_equal += 1
                 continue
-            try:
+            with placed(f"data.source: {source}: pair {number}"):
                 chosen = _example(codec, pair.messages, pair.chosen, pair.chosen_ids)
                 rejected = _example(codec, pair.messages, pair.rejected, pair.rejected_ids)
-            except CodecError as error:
-                raise UserError(f"data.source: {source}: pair {number}: {error}") from None
             if max(len(chosen), len(rejected)) > options.max_length:
                 num_too_long += 1
                 continue

@@ -12,7 +12,7 @@ from pasta.candidates.sample_report import sample_shards
 from pasta.data.annotate.finished import check_all_shards
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_asked
 from pasta.data.atlas_keys import ATLAS
-from pasta.data.instructions import BrokenRecord, instruction_prompt
+from pasta.data.instructions import instruction_prompt
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
 from pasta.evaluation.results.evaluations import read_evaluation
@@ -66,10 +66,8 @@ def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
     UserError."""
     if section.source == ATLAS:
         assert section.count is not None, "PromptsSection guarantees it"
-        try:
+        with placed("prompts.count"):
             tasks = heldout_prompts(section.count, section.seed)
-        except UserError as error:
-            raise UserError(f"prompts.count: {error}") from None
         return [EvalPrompt(Prompt(task.messages), task.family, task.independent) for task in tasks]
     return [_eval_prompt(prompt) for prompt in read_prompts(section)]
 
@@ -130,7 +128,6 @@ def _alpaca_prompts(file: Path) -> Iterator[Prompt]:
         instruction = entry.get("instruction") if isinstance(entry, dict) else None
         if not isinstance(instruction, str) or not instruction.strip():
             raise UserError(f"{file}: entry {number}: expected {_ARRAY}")
-        try:
-            yield Prompt(instruction_prompt(entry))
-        except BrokenRecord as error:
-            raise UserError(f"{file}: entry {number}: {error}") from None
+        with placed(f"{file}: entry {number}"):
+            prompt = Prompt(instruction_prompt(entry))
+        yield prompt
