@@ -6,13 +6,16 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pasta
 from pasta.entrypoint import EXIT_INTERRUPTED, CommandParser
 from pasta.errors import UserError
 from pasta.files import check_beside
 from pasta.signals import Terminated, ended_by_sigterm
+
+if TYPE_CHECKING:
+    from pasta.benchmark.metrics import Report
 
 T = TypeVar("T")
 #: The shipped models.
@@ -55,12 +58,6 @@ def parse_arguments(
     return config, options
 
 
-class Tables(Protocol):
-    """The result of a benchmark, with tables to print."""
-
-    def markdown(self) -> str: ...
-
-
 def benchmark_parser(
     part: str, description: str | None, *, allow_abbrev: bool = False
 ) -> argparse.ArgumentParser:
@@ -90,7 +87,7 @@ def quiet_transformers() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def run_benchmark(run: Callable[[], Tables], out: Path, *, fresh: bool) -> int:
+def run_benchmark(run: "Callable[[], Report]", out: Path, *, fresh: bool) -> int:
     """Run a benchmark that writes to ``out``, and print its tables; returns the exit code.
 
     After Ctrl-C, or SIGTERM, it says where the same command resumes; a ``fresh`` one would measure all again. After

@@ -23,45 +23,26 @@ def decode_pair(
 
     With ``repeats`` 0 nothing is timed. Returns the record and the two results.
     """
-    sequential = Request(prompt_ids=prompt_ids, limits=limits, parallel=False)
-    parallel = Request(prompt_ids=prompt_ids, limits=limits)
-    twin_result, pasta_result = twin.generate(sequential), pasta.generate(parallel)
-    record: Record = {
-        "twin": _described(twin_result),
-        "pasta": _described(pasta_result),
-        "theoretical": twin_result.num_tokens / pasta_result.critical_path,
+    ways = {
+        "twin": (twin, Request(prompt_ids=prompt_ids, limits=limits, parallel=False)),
+        "pasta": (pasta, Request(prompt_ids=prompt_ids, limits=limits)),
     }
-    twin_seconds, pasta_seconds = [], []
-    for _ in range(repeats):
-        twin_seconds.append(_timed(twin, sequential))
-        pasta_seconds.append(_timed(pasta, parallel))
-    if repeats:
-        _add_times(record, "twin", twin_seconds, "pasta", pasta_seconds)
-    return record, twin_result, pasta_result
+    results, _ = _in_turn(ways, 1)
+    _, seconds = _in_turn(ways, repeats)
+    return _compared(results, seconds), results["twin"], results["pasta"]
 
 
 def replay_pair(engine: Engine, entry: Entry, *, repeats: int) -> Record:
     """Replay one answer without its tags and with its threads, ``repeats`` timed runs of each in turn: its tokens are
     forced, so that every step costs what it costs, and the weights may be random."""
-    plain_request, lanes_request = (
-        Request(prompt_ids=entry.prompt, limits=UNBOUNDED, parallel=parallel, forced=forced)
-        for parallel, forced in ((False, entry.sequential), (True, entry.annotated))
-    )
-    sequential_seconds, lanes_seconds = [], []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        plain = engine.generate(plain_request)
-        middle = time.perf_counter()
-        lanes = engine.generate(lanes_request)
-        sequential_seconds.append(middle - begun)
-        lanes_seconds.append(time.perf_counter() - middle)
-    record: Record = {
-        "sequential": _described(plain),
-        "lanes": _described(lanes),
-        "theoretical": plain.num_tokens / lanes.critical_path,
+    ways = {
+        name: (engine, Request(prompt_ids=entry.prompt, limits=UNBOUNDED, parallel=parallel, forced=forced))
+        for name, parallel, forced in (
+            ("sequential", False, entry.sequential),
+            ("lanes", True, entry.annotated),
+        )
     }
-    _add_times(record, "sequential", sequential_seconds, "lanes", lanes_seconds)
-    return record
+    return _compared(*_in_turn(ways, repeats))
 
 
 def speed_metrics(records: Sequence[Record]) -> list[Metric]:
@@ -136,17 +117,30 @@ def _described(result: Result) -> Record:
     }
 
 
-def _timed(engine: Engine, request: Request) -> float:
-    begun = time.perf_counter()
-    engine.generate(request)
-    return time.perf_counter() - begun
+def _in_turn(
+    ways: Mapping[str, tuple[Engine, Request]], repeats: int
+) -> tuple[dict[str, Result], dict[str, list[float]]]:
+    """Decode each way in turn, ``repeats`` times; returns each one's last result, and all its seconds."""
+    results: dict[str, Result] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, (engine, request) in ways.items():
+            begun = time.perf_counter()
+            results[name] = engine.generate(request)
+            seconds[name].append(time.perf_counter() - begun)
+    return results, seconds
 
 
-def _add_times(
-    record: Record, slow: str, slow_seconds: list[float], fast: str, fast_seconds: list[float]
-) -> None:
-    record[slow]["seconds"], record[fast]["seconds"] = slow_seconds, fast_seconds
-    record["realised"] = _seconds(record[slow]) / _seconds(record[fast])
+def _compared(results: Mapping[str, Result], seconds: Mapping[str, list[float]]) -> Record:
+    """The record of two ways, the slow one first; without seconds nothing is timed."""
+    slow, fast = results
+    record: Record = {name: _described(result) for name, result in results.items()}
+    record["theoretical"] = results[slow].num_tokens / results[fast].critical_path
+    if seconds[slow]:
+        for name in results:
+            record[name]["seconds"] = seconds[name]
+        record["realised"] = _seconds(record[slow]) / _seconds(record[fast])
+    return record
 
 
 def _seconds(described: Record) -> float:

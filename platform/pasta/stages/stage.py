@@ -200,26 +200,20 @@ class StageOutput(Stage):
         self._replaces = restart and self.manifest is not None
         if self._replaces:
             self.manifest = None
-        if self.manifest is not None and not self.made(self.manifest) and self.reuses(output_dir):
-            self.earlier, self.manifest = self.manifest, None
         if self.manifest is not None and not self.made(self.manifest):
-            raise UserError(
-                f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
-                f"{self.difference(self.manifest)}; "
-                "name another directory, or say --restart to make it anew"
-            )
+            if not self.reuses(output_dir):
+                raise UserError(
+                    f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
+                    f"{self.difference(self.manifest)}; name another directory, or say --restart to make it anew"
+                )
+            self.earlier, self.manifest = self.manifest, None
         if self.manifest is None:
             check_replaced(output_dir, key)
-        if (
-            self.manifest is None
-            and not self._replaces
-            and self.earlier is None
-            and output_dir.exists()
-            and (not output_dir.is_dir() or any(output_dir.iterdir()))
-        ):
-            raise UserError(
-                f"{key}: {output_dir}: exists and is no finished stage; name another or move it away"
-            )
+            is_other = output_dir.exists() and not self._replaces and self.earlier is None
+            if is_other and (not output_dir.is_dir() or any(output_dir.iterdir())):
+                raise UserError(
+                    f"{key}: {output_dir}: exists and is no finished stage; name another or move it away"
+                )
 
     def _work_dir(self, identity: str) -> Path:
         return self.output_dir.parent / f".{self.output_dir.name}.{identity}.partial"
