@@ -71,9 +71,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
         raise UserError(
             f"{options.what}: expected before all options: python -m jobs.benchmark {options.what} …"
         )
+    default = 300 if options.what == "formats" else 200
     chosen = fields_of(Settings, options) | {
         "out": options.out or default_out(options.what, options),
-        "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
+        "prompts": default if options.prompts is None else options.prompts,
         "sizes": SIZES if options.only is None else (options.only,),
     }
     settings = Settings(**chosen)
@@ -175,10 +176,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
-
-
-def _prompts(what: str) -> int:
-    return 300 if what == "formats" else 200
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.benchmark import parser
+from jobs.benchmark import parser, settings_of
 from pasta.benchmark.formats import _log_probabilities, rows_apart, same_rows
 from pasta.engine import Engine, EngineConfig, Request, quantising
 from pasta.engine.drafts import Drafter
@@ -66,10 +66,7 @@ def test_a_real_layer_s_rows_are_compared():
 
 
 def test_three_hundred_prompts_are_asked_unless_told_otherwise():
-    from jobs.benchmark import _prompts
-
-    assert parser().parse_args(["formats"]).prompts is None
-    assert _prompts("formats") == 300
+    assert settings_of(parser().parse_args(["formats"])).prompts == 300
 
 
 @pytest.mark.slow

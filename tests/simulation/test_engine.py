@@ -5,8 +5,9 @@ import random
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request
+from pasta.lang import annotated_ids, plain_ids
 from pasta.simulation.replica import KEY_BUCKET, Piece, Replica, ReplicaSizes
-from pasta.simulation.script import UNBOUNDED, Ids
+from pasta.simulation.script import UNBOUNDED, Scripts
 from pasta.simulation.slots import LiveSlot
 from tests.support.documents import random_document
 from tests.support.models import tiny
@@ -37,13 +38,14 @@ class Written:
 
 
 def answers(seed, parallel):
-    """Prompts of several lengths, and what is to be said to them."""
+    """The tokens of prompts of several lengths, of the answers without tags and with them, and what is to be said."""
     rng = random.Random(seed)
     out = []
     for number in range(7):
         document = random_document(10 * seed + number, depth=3)
-        ids = Ids.of(CODEC, document, rng.choice([1, 5, 16, 17, 40]))
-        out.append((ids, ids.annotated if parallel else ids.plain))
+        plain, annotated = plain_ids(CODEC, document), annotated_ids(CODEC, document)
+        ids = (rng.choice([1, 5, 16, 17, 40]), plain, annotated)
+        out.append((ids, annotated if parallel else plain))
     return out
 
 
@@ -72,7 +74,7 @@ def real_forwards(answers, arrivals, parallel):
         while waiting and waiting[0][0] <= engine.num_steps:
             number = waiting.pop(0)[1]
             ids, forced = answers[number]
-            prompt = [CODEC.encode_text("a")[0]] * ids.prompt_tokens
+            prompt = [CODEC.encode_text("a")[0]] * ids[0]
             request = Request(
                 prompt, limits=UNBOUNDED, forced=forced, parallel=parallel, request_id=str(number)
             )
@@ -92,7 +94,7 @@ def simulated_forwards(answers, arrivals, parallel, among_s=None):
     while waiting or replica.has_work:
         while waiting and waiting[0][0] <= replica.work.steps:
             number = waiting.pop(0)[1]
-            both = answers[number][0].scripts(CODEC.grammar)
+            both = Scripts.of(CODEC.grammar, *answers[number][0])
             script = both.parallel if parallel else both.sequential
             piece = Piece(lambda script=script: LiveSlot(script))
             pieces[piece] = number

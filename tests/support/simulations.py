@@ -4,11 +4,11 @@ import functools
 from dataclasses import dataclass
 
 from pasta.data.word_tokenizer import WordTokenizer
-from pasta.lang import Chunk, Codec, Document, Sync, Text
+from pasta.lang import Chunk, Codec, Document, Sync, Text, annotated_ids, plain_ids
 from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.load import Replayed
 from pasta.simulation.replica import ReplicaSizes
-from pasta.simulation.script import Ids
+from pasta.simulation.script import Scripts
 from tests.support.documents import random_document
 
 
@@ -50,8 +50,8 @@ def drinks(first=8, second=8):
 def scripts_of(documents, prompt_tokens=7):
     """Both ways of each document."""
     codec = Codec(WordTokenizer())
-    ids = [Ids.of(codec, document, prompt_tokens + n % 5) for n, document in enumerate(documents)]
-    return [each.scripts(codec.grammar) for each in ids]
+    ids = [(plain_ids(codec, document), annotated_ids(codec, document)) for document in documents]
+    return [Scripts.of(codec.grammar, prompt_tokens + n % 5, *each) for n, each in enumerate(ids)]
 
 
 @functools.cache

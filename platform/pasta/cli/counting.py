@@ -1,9 +1,9 @@
 """Finds the tokenizer that the ``pasta`` command counts tokens with."""
 
-import importlib.resources
 from collections.abc import Callable
 from pathlib import Path
 
+from pasta.data.atlas_keys import shipped_tokenizer
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError
 from pasta.lang import Codec
@@ -15,7 +15,7 @@ def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
     ``words``, ``atlas``, ``auto`` (atlas if its model is installed, else words), or a directory with a tokenizer.
     Raises UserError if there is no such tokenizer.
     """
-    atlas = _atlas_directory() if name in ("atlas", "auto") else None
+    atlas = shipped_tokenizer() if name in ("atlas", "auto") else None
     if name == "words" or (name == "auto" and atlas is None):
         # One codec a document: a codec knows its vocabulary, and the vocabulary of words differs by document.
         return "words", lambda: Codec(WordTokenizer())
@@ -32,9 +32,3 @@ def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
 
     codec = Codec(load_tokenizer(directory, "--tokenizer"))
     return "atlas" if atlas else name, lambda: codec
-
-
-def _atlas_directory() -> Path | None:
-    """The directory in which the package keeps a trained atlas tokenizer."""
-    package = Path(str(importlib.resources.files("pasta.data") / "atlas"))
-    return min((file.parent for file in package.rglob("tokenizer.json")), default=None)

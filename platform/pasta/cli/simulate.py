@@ -9,6 +9,7 @@ from typing import Any
 
 from pasta.cli.simulate_report import simulation_text
 from pasta.config import load_config, to_dict
+from pasta.data.tokenizers import counting_tokenizer
 from pasta.errors import UserError
 from pasta.files import check_directory, write_whole
 from pasta.lang import Codec
@@ -106,8 +107,6 @@ def read_workload(config: SimulateConfig, say: Callable[[str, bool], None]) -> W
 
 
 def _workload(config: SimulateConfig, traced: Sequence[Traced], say: Callable[[str, bool], None]) -> Workload:
-    from pasta.data.tokenizers import counting_tokenizer  # it imports the atlas
-
     say("counting tokens", True)
     # One codec for all documents, unlike those of ``codec_source``: a simulation mixes them.
     codec = Codec(counting_tokenizer(config.trace.tokenizer, "trace.tokenizer"))

@@ -1,14 +1,21 @@
-"""Checks the keys of configurations that ask for atlas data, before anything is made. Imports nothing heavy, and the
-atlas for a mixture of its families only."""
+"""Checks the keys of configurations that ask for atlas data, before anything is made, and finds the shipped models'
+tokenizer. Imports nothing heavy, and the atlas for a mixture of its families only."""
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 #: Names the embedded world where a data set, prompts or a tokenizer are named.
 ATLAS = "atlas"
 #: The atlas is made in shards of so many documents, each with a seed of its own.
 SHARD_DOCUMENTS = 5000
 MAX_SHARDS = 10_000
+
+
+def shipped_tokenizer() -> Path | None:
+    """The directory of a shipped model, with its tokenizer; None where none is installed."""
+    models = Path(__file__).parent / "atlas" / "models"
+    return min((file.parent for file in models.rglob("tokenizer.json")), default=None)
 
 
 def check_atlas_keys(

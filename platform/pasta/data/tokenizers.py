@@ -5,8 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pasta.data import atlas
-from pasta.data.atlas_keys import ATLAS
+from pasta.data.atlas_keys import ATLAS, shipped_tokenizer
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
@@ -21,13 +20,12 @@ def find_tokenizer(name: str, key: str = "tokenizer") -> Any:
     Raises UserError, naming ``key``, if there is none or it cannot carry PASTA-LANG.
     """
     if name == ATLAS:
-        shipped = sorted((Path(atlas.__file__).parent / "models").rglob("tokenizer.json"))
-        if not shipped:
+        if (shipped := shipped_tokenizer()) is None:
             from pasta.data.atlas.tokenizer import train_tokenizer
 
             with tempfile.TemporaryDirectory() as directory:
                 return _ready(train_tokenizer(directory))
-        return load_tokenizer(shipped[0].parent, key)
+        return load_tokenizer(shipped, key)
     check_source(key, name, "expected atlas, a directory or a Hub name (owner/name)")
     return load_tokenizer(name, key)
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pasta.interpreter import UNBOUNDED, Interpreter, Path
-from pasta.lang import Codec, Document, annotated_ids, plain_ids
 from pasta.lang.grammar import TagGrammar
 
 
@@ -63,33 +62,20 @@ class Scripts:
     parallel: Script
     arrival_s: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        grammar: TagGrammar,
+        prompt_tokens: int,
+        plain: Sequence[int],
+        annotated: Sequence[int],
+        arrival_s: float | None = None,
+    ) -> "Scripts":
+        """Make both scripts of an answer's token ids, without tags and with them, as ``Script.of`` does."""
+        sequential = Script.of(grammar, prompt_tokens, plain, None)
+        return cls(sequential, Script.of(grammar, prompt_tokens, plain, annotated), arrival_s)
+
     @property
     def num_tokens(self) -> int:
         """Tokens of cache that a slot needs in either mode."""
         return self.parallel.prompt_tokens + max(self.sequential.num_tokens, self.parallel.num_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """A document's token ids. (All of a trace are made before the grammar is: a vocabulary of words grows.)"""
-
-    prompt_tokens: int
-    plain: list[int]
-    annotated: list[int]
-    arrival_s: float | None = None
-
-    @classmethod
-    def of(
-        cls, codec: Codec, document: Document, prompt_tokens: int, arrival_s: float | None = None
-    ) -> "Ids":
-        """Raises ``CodecError`` if the tokenizer cannot carry the document."""
-        plain, annotated = plain_ids(codec, document), annotated_ids(codec, document)
-        return cls(prompt_tokens, plain, annotated, arrival_s)
-
-    def scripts(self, grammar: TagGrammar) -> Scripts:
-        """Both ways to decode it. Raises ``ConstraintError`` if the grammar cannot read the ids back."""
-        return Scripts(
-            Script.of(grammar, self.prompt_tokens, self.plain, None),
-            Script.of(grammar, self.prompt_tokens, self.plain, self.annotated),
-            self.arrival_s,
-        )

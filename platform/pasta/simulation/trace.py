@@ -10,10 +10,10 @@ from typing import Any
 from pasta.errors import UserError
 from pasta.files import ANNOTATED, annotated_files
 from pasta.interpreter import ConstraintError
-from pasta.lang import Codec, CodecError, Document, parse
+from pasta.lang import Codec, CodecError, Document, annotated_ids, parse, plain_ids
 from pasta.rows import placed, prompt_of, read_rows, short_repr, text_of
 from pasta.simulation.config import TraceSection
-from pasta.simulation.script import Ids, Scripts
+from pasta.simulation.script import Scripts
 
 Messages = Sequence[Mapping[str, str]]
 #: More than any model's context; the simulator holds every token of a prompt.
@@ -83,7 +83,7 @@ def make_trace(
 
     Raises ``UserError`` if nothing is left.
     """
-    encoded: dict[str, Ids] = {}
+    encoded: dict[str, tuple[int, list[int], list[int], float | None]] = {}
     left_out: dict[str, str] = {}
     for line in traced:
         if line.skipped:
@@ -91,14 +91,15 @@ def make_trace(
             continue
         try:
             prompt = line.prompt_tokens or len(codec.encode_prompt(line.messages))
-            encoded[line.key] = Ids.of(codec, line.document, max(prompt, 1), line.arrival_s)
+            ids = plain_ids(codec, line.document), annotated_ids(codec, line.document)
+            encoded[line.key] = (max(prompt, 1), *ids, line.arrival_s)
         except CodecError as error:
             left_out[line.key] = str(error)
-    grammar = codec.grammar  # after all words are known
+    grammar = codec.grammar  # after all words are known: a vocabulary of words grows
     scripts = []
-    for number, (key, ids) in enumerate(encoded.items(), start=1):
+    for number, (key, known) in enumerate(encoded.items(), start=1):
         try:
-            both = ids.scripts(grammar)
+            both = Scripts.of(grammar, *known)
         except ConstraintError as error:
             left_out[key] = str(error)
             continue

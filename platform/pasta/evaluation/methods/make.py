@@ -51,7 +51,7 @@ def make_methods(
     """
     engines = _Engines(engine, ranks)
     return {
-        name: _make(_shared(section, num_workers), limits, engines, keys.get(name))
+        name: _make(section, 1 / num_workers, limits, engines, keys.get(name))
         for name, section in methods.items()
     }
 
@@ -67,23 +67,18 @@ def number_formats(methods: Mapping[str, Method]) -> dict[str, str]:
     return {name: engine.loaded.format.name for name, engine in engines.items()}
 
 
-def _shared(section: MethodSection, num_workers: int) -> MethodSection:
-    if section.endpoint is None:
-        return section
-    return replace(section, endpoint=section.endpoint.share(1 / num_workers))
-
-
-def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str | None) -> Method:
-    if section.kind == "sot":
-        words = section.sot or SotSection()
-        if section.endpoint is not None:
-            return SotEndpointMethod(section.endpoint, key, limits, words)
-        assert section.model is not None, "MethodSection guarantees it"
-        return SotMethod(engines.of(section.model, one_request=False), limits, words)
-    if section.kind == "endpoint":
-        assert section.endpoint is not None, "MethodSection guarantees it"
-        return EndpointMethod(section.endpoint, key, limits)
+def _make(
+    section: MethodSection, share: float, limits: Limits, engines: "_Engines", key: str | None
+) -> Method:
+    words = section.sot or SotSection()
+    if section.endpoint is not None:
+        endpoint = section.endpoint.share(share)
+        if section.kind == "sot":
+            return SotEndpointMethod(endpoint, key, limits, words)
+        return EndpointMethod(endpoint, key, limits)
     assert section.model is not None, "MethodSection guarantees it"
+    if section.kind == "sot":
+        return SotMethod(engines.of(section.model, one_request=False), limits, words)
     return EngineMethod(
         engines.of(section.model, one_request=True, hint_factor=section.hint_factor),
         limits,
