@@ -79,9 +79,9 @@ def read_json(path: Path, *, key: str = "", expected: str = "") -> Any:
         return parse_json(text)
 
 
-def numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers from 1, without a byte order mark."""
-    for number, line in enumerate(lines, start=1):
+def numbered(lines: Iterable[bytes], start: int = 1) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers from ``start``, without a byte order mark before the first."""
+    for number, line in enumerate(lines, start):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text.strip():
             yield number, text

@@ -4,7 +4,6 @@ A source is cut into shards, ranges of records that do not depend on who reads t
 that cannot be read are returned as :class:`Broken`, so that they can be counted and named.
 """
 
-import codecs
 import glob
 import itertools
 import json
@@ -32,7 +31,7 @@ from pasta.data.opened import (
 from pasta.errors import UserError
 from pasta.files import annotated_files, read_lines, reading
 from pasta.lang import render
-from pasta.rows import parse_json
+from pasta.rows import numbered, parse_json
 from pasta.stages.shards import finished_stage
 from pasta.stages.stage import read_manifest
 
@@ -262,12 +261,11 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """The records in lines ``start`` to ``start + size`` of a file, and the byte at which these lines begin."""
     offset = start = 0
-    numbered = enumerate(read_lines(file, key=SOURCE_KEY), start=1)
-    lines = ((len(line), bool(_record_in(line, number))) for number, line in numbered)
+    lines = read_lines(file, key=SOURCE_KEY)
     while cut := list(itertools.islice(lines, size)):
-        if count := sum(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
+        if count := sum(1 for _ in numbered(cut, start + 1)):  # a shard of blank lines alone is none
             yield "jsonl", str(file), start, count, offset
-        start, offset = start + len(cut), offset + sum(length for length, _ in cut)
+        start, offset = start + len(cut), offset + sum(map(len, cut))
 
 
 def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
@@ -283,20 +281,9 @@ def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
     with reading(shard.path, key=SOURCE_KEY), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
-        numbered = (
-            (number, record)
-            for number, line in enumerate(stream, start=shard.start + 1)
-            if (record := _record_in(line, number))
-        )
-        for number, record in itertools.islice(numbered, shard.count):
+        for number, record in itertools.islice(numbered(stream, shard.start + 1), shard.count):
             place = f"{shard.path}:{number}"
             yield place, _parse_line(record, place)
-
-
-def _record_in(line: bytes, number: int) -> bytes:
-    """Line ``number`` of a file, from 1, without a byte order mark; empty if it is blank."""
-    record = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-    return record if record.strip() else b""
 
 
 def _parse_line(line: bytes, place: str) -> Any:
