@@ -7,6 +7,7 @@ twice, a number of thousands of digits, nesting beyond ``MAX_DEPTH``, half of a 
 import codecs
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -188,6 +189,11 @@ def kind_of(value: Any) -> str:
     """The kind of a JSON value, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a finite number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def short_repr(value: Any) -> str:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
+from pasta.config import to_dict
 from pasta.data.replies import NO_COMPLETION, NO_TOKENS, Reply, Tokens, read_reply, tokens_of
 from pasta.errors import UserError, first_line
 from pasta.lang.tokenizer import without_halves
@@ -120,6 +121,14 @@ class EndpointSection:
             requests_per_minute=self.requests_per_minute and self.requests_per_minute * fraction,
             tokens_per_minute=self.tokens_per_minute and self.tokens_per_minute * fraction,
         )
+
+
+def answers_identity(asks: Any) -> dict[str, Any]:
+    """The keys of a section that answers depend on, one of which is its ``endpoint``: of that the model alone, and what
+    is sent with every request."""
+    values = to_dict(asks)
+    endpoint = values.pop("endpoint")
+    return {**values, "model": endpoint["model"], "extra_body": endpoint["extra_body"]}
 
 
 @dataclass(slots=True)

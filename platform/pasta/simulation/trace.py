@@ -1,7 +1,6 @@
 """Reads traces, the answers that clients request, and counts their tokens."""
 
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from pasta.errors import UserError
 from pasta.files import ANNOTATED, annotated_files
 from pasta.interpreter import ConstraintError
 from pasta.lang import Codec, CodecError, Document, annotated_ids, parse, plain_ids
-from pasta.rows import placed, prompt_of, read_rows, short_repr, text_of
+from pasta.rows import is_number, placed, prompt_of, read_rows, short_repr, text_of
 from pasta.simulation.config import TraceSection
 from pasta.simulation.script import Scripts
 
@@ -135,11 +134,7 @@ def number_of(value: Mapping[str, Any], name: str, where: str) -> float | None:
     number = value.get(name)
     if number is None:
         return None
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or not 0 <= number <= sys.float_info.max
-    ):
+    if not is_number(number) or number < 0:
         raise UserError(f"{where}: {name}: {short_repr(number)}, expected a number of 0 or more")
     return float(number)
 

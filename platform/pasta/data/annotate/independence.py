@@ -14,7 +14,7 @@ from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.annotator import NO_USAGE, TeacherUsage
 from pasta.data.annotate.paid import PaidEndpoint
 from pasta.data.annotate.prompt import task_text
-from pasta.data.endpoint import EndpointError, EndpointSection
+from pasta.data.endpoint import EndpointError, EndpointSection, answers_identity
 from pasta.interpreter import linearise
 from pasta.lang import Codec, Document, annotated_ids
 
@@ -46,12 +46,7 @@ class IndependenceSection:
 
     def identity(self) -> dict[str, Any]:
         """What verdicts depend on: without the endpoint's address, rate limits and prices."""
-        return {
-            "model": self.endpoint.model,
-            "extra_body": self.endpoint.extra_body,
-            "max_tokens": self.max_tokens,
-            "format_retries": self.format_retries,
-        }
+        return answers_identity(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,14 @@ from pasta.data.annotate.paid import PaidEndpoint
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Checked, Validator
-from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection, all_of
+from pasta.data.endpoint import (
+    TEMPERATURES,
+    Endpoint,
+    EndpointError,
+    EndpointSection,
+    all_of,
+    answers_identity,
+)
 from pasta.data.instructions import Instruction
 from pasta.stages.records import RecordFile
 
@@ -57,16 +64,7 @@ class TeacherSection:
     def identity(self) -> dict[str, Any]:
         """What annotations depend on: without the endpoints' addresses, rate limits and prices."""
         judge = self.independence_judge
-        return {
-            "model": self.endpoint.model,
-            "extra_body": self.endpoint.extra_body,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "attempts": self.attempts,
-            "proposals": self.proposals,
-            "seed": self.seed,
-            "independence_judge": judge.identity() if judge else None,
-        }
+        return answers_identity(self) | {"independence_judge": judge.identity() if judge else None}
 
 
 @dataclass(frozen=True, slots=True)

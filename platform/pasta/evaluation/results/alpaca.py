@@ -21,7 +21,7 @@ from typing import Any
 from pasta.errors import UserError, first_line
 from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
-from pasta.rows import placed, read_json, short_repr, text_of
+from pasta.rows import is_number, placed, read_json, short_repr, text_of
 
 #: Files of the package that it reads beside the annotations: data set and file name.
 DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
@@ -191,7 +191,7 @@ def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
     value = row["preference"]
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         if value == 0:
             return _DRAW
         if 1 <= value <= 2:

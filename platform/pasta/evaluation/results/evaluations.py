@@ -4,7 +4,6 @@ Imports neither torch nor pydantic, so that results can be read wherever they ar
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from pasta.errors import UserError
 from pasta.files import read_lines, shown
-from pasta.rows import NotJson, messages_of, numbered, parse_object, placed, read_json
+from pasta.rows import NotJson, is_number, messages_of, numbered, parse_object, placed, read_json
 from pasta.stages.records import Record
 
 ANSWERS, VERDICTS, MANIFEST = "answers.jsonl", "verdicts.jsonl", "manifest.json"
@@ -151,22 +150,18 @@ def _is_answer(answer: Mapping[str, Any]) -> bool:
     return answer.keys() >= _ANSWER.keys() and all(is_one(answer[key]) for key, is_one in _ANSWER.items())
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _is_number(value: Any) -> bool:
-    return _is_finite(value) and value >= 0
+def _is_amount(value: Any) -> bool:
+    return is_number(value) and value >= 0
 
 
 _ANSWER: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
-    "tokens": _is_number,
-    "critical_path": lambda value: value is None or _is_number(value),
+    "tokens": _is_amount,
+    "critical_path": lambda value: value is None or _is_amount(value),
     "threads": lambda value: (
         value is None or (isinstance(value, list) and all(isinstance(thread, dict) for thread in value))
     ),
-    "seconds": lambda value: isinstance(value, list) and all(_is_number(each) and each > 0 for each in value),
+    "seconds": lambda value: isinstance(value, list) and all(_is_amount(each) and each > 0 for each in value),
     "finish_reason": lambda value: isinstance(value, str),
 }
 
@@ -176,7 +171,7 @@ def _check_verdicts(record: Record) -> bool:
     return isinstance(verdicts, dict) and all(
         isinstance(verdict, dict)
         and "quality" in verdict
-        and (verdict["quality"] is None or _is_finite(verdict["quality"]))
+        and (verdict["quality"] is None or is_number(verdict["quality"]))
         for verdict in verdicts.values()
     )
 
@@ -194,7 +189,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             isinstance(each, dict) and isinstance(each.get("fingerprint"), str) for each in inputs.values()
         )
         or not isinstance(figures, dict)
-        or not _is_number(figures.get("prompts", 0))
+        or not _is_amount(figures.get("prompts", 0))
     ):
         raise UserError(f"{shown(path)}: expected the manifest of an evaluation")
     with placed(shown(path)):
