@@ -51,11 +51,8 @@ def death_in(error: Exception) -> str | None:
         *getattr(error, "worker_failures", {}).values(),
     ]:
         cause = getattr(failure, "health_check_failure", failure)
-        if isinstance(cause, OutOfMemoryError):
-            return (
-                f"a process of the run died ({cause_of_death(cause)}); expected fewer workers, rows or tokens in a "
-                "row, or a smaller model"
-            )
-        if isinstance(cause, RayActorError):
-            return f"a process of the run died ({cause_of_death(cause)})"
+        if isinstance(cause, OutOfMemoryError | RayActorError):
+            smaller = "; expected fewer workers, rows or tokens in a row, or a smaller model"
+            hint = smaller if isinstance(cause, OutOfMemoryError) else ""
+            return f"a process of the run died ({cause_of_death(cause)}){hint}"
     return None

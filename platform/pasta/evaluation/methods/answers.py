@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from pasta.data.prompts import Prompt
 from pasta.engine import Result
-from pasta.interpreter import ThreadTrace, Trace, token_budget
+from pasta.interpreter import ThreadTrace, token_budget
 from pasta.lang import Codec, to_text
 
 
@@ -58,7 +58,7 @@ class Answer:
             budget=token_budget(codec.grammar, result.response_ids),
             critical_path=result.critical_path,
             steps=result.steps,
-            threads=threads_of(result.trace, codec),
+            threads=tuple(_thread(thread, codec) for thread in result.trace.threads),
             ttft_s=result.ttft_s,
             seconds=(result.total_s,),
             finish_reason=result.finish_reason,
@@ -80,11 +80,6 @@ class Method(Protocol):
     def answer(self, prompt: Prompt) -> Answer:
         """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if the endpoint is gone for
         good."""
-
-
-def threads_of(trace: Trace, codec: Codec) -> tuple[AnswerThread, ...]:
-    """The threads of a trace, in the order of their creation."""
-    return tuple(_thread(thread, codec) for thread in trace.threads)
 
 
 def _thread(thread: ThreadTrace, codec: Codec) -> AnswerThread:

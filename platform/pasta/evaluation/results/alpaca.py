@@ -80,14 +80,11 @@ def read_annotations(path: Path) -> list[Annotation]:
 
     A preference of 0 is a draw, as AlpacaEval has it. Raises UserError, naming the row, for any other file.
     """
-    rows = _read_rows(path)
-    annotations = [
-        Annotation(
-            **{key: _text(row, key, path, number) for key in _TEXTS},
-            preference=_preference(row, path, number),
-        )
-        for number, row in enumerate(rows, start=1)
-    ]
+    annotations = []
+    for number, row in enumerate(_read_rows(path), start=1):
+        with placed(f"{path}: row {number}"):
+            texts = {key: text_of(row, key) for key in _TEXTS}
+            annotations.append(Annotation(**texts, preference=_preference(row)))
     for key in ("generator_1", "generator_2"):
         _check_one_model(path, key, {getattr(annotation, key) for annotation in annotations})
     order = _order(path, [annotation.instruction for annotation in annotations])
@@ -180,14 +177,9 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     return value
 
 
-def _text(row: dict[str, Any], key: str, path: Path, number: int) -> str:
-    with placed(f"{path}: row {number}"):
-        return text_of(row, key)
-
-
-def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
+def _preference(row: dict[str, Any]) -> float | None:
     if "preference" not in row:
-        raise UserError(f"{path}: row {number}: preference: expected a number from 1 to 2, got no such key")
+        raise UserError("preference: expected a number from 1 to 2, got no such key")
     value = row["preference"]
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
@@ -196,9 +188,7 @@ def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
             return _DRAW
         if 1 <= value <= 2:
             return float(value)
-    raise UserError(
-        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {short_repr(value)}"
-    )
+    raise UserError(f"preference: expected a number from 1 to 2 (0: a draw), got {short_repr(value)}")
 
 
 def _check_one_model(path: Path, key: str, names: set[str]) -> None:
