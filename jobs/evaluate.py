@@ -101,7 +101,7 @@ def run(
         return 0
     for gap in output.lost:
         print(f"{config.name}: {output.output_dir}: {gap}, and made again", flush=True)
-    is_decoded = output.is_decoded(entry.id for entry in prompts)
+    is_decoded = output.is_decoded(entry.prompt.id for entry in prompts)
     keys = {} if is_decoded else _method_keys(config, prompts, address)
     api_key = judge_key(config.judge)
     if not is_decoded:
@@ -117,7 +117,7 @@ def run(
         left = {
             number: (entry, missing)
             for number, entry in enumerate(prompts)
-            if (missing := output.missing(answers.records.get(entry.id)))
+            if (missing := output.missing(answers.records.get(entry.prompt.id)))
         }
         if left and is_decoded:  # a restart that was cut before its first answer keeps nothing
             keys = _method_keys(config, prompts, address)
@@ -214,7 +214,7 @@ def _decode(
     directory = answers.path.parent
     machines = Machines(config.name, directory, read_machines(directory) if len(answers) else [])
     speedups = RunningSpeedups(config.baseline, is_timed=config.repeats > 0)
-    cut = {entry.id for entry, _ in left.values()}
+    cut = {entry.prompt.id for entry, _ in left.values()}
     for key, record in answers.records.items():
         if key not in cut:
             speedups.count(record)
@@ -225,7 +225,7 @@ def _decode(
         record, machine = result
         output.replace()
         machines.add(machine)
-        speedups.count(output.add(answers, left[number][0].id, record))
+        speedups.count(output.add(answers, left[number][0].prompt.id, record))
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)
 

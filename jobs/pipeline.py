@@ -42,28 +42,12 @@ DUE = ".due.json"
 UNKNOWN = "unknown"
 
 
-class StageOnDisk(OnDisk, Protocol):
-    """A stage of data (``StageOutput``) or a trained model (``TrainingStage``)."""
-
-    identity: str
-    output_dir: Path
-
-    @property
-    def is_resumed(self) -> bool: ...
-
-    def made(self, manifest: Manifest) -> bool: ...
-
-    def reuses(self, directory: Path) -> bool: ...
-
-    def difference(self, other: Manifest) -> str: ...
-
-
 class JobModule(Protocol):
     """What a job gives the pipeline: its configuration's class, its stage on disk, and a way to run it."""
 
     CONFIG: type[Any]
 
-    def stage(self, config: Any, *, restart: bool = False) -> StageOnDisk: ...
+    def stage(self, config: Any, *, restart: bool = False) -> OnDisk: ...
 
     def run(self, config: Any, *, restart: bool = False, address: str | None = None) -> int: ...
 
@@ -75,7 +59,7 @@ class Step:
     instance: Instance
     module: JobModule
     config: Any
-    output: StageOnDisk
+    output: OnDisk
     restart: bool
     reason: str
 
@@ -319,7 +303,7 @@ def _step(
     return Step(instance, module, loaded, output, restart, reason)
 
 
-def _place(config: PipelineConfig, name: str, stage: StageOnDisk) -> Path:
+def _place(config: PipelineConfig, name: str, stage: OnDisk) -> Path:
     """The directory of the stage's output: where it is, where there is one that it reuses, finished or begun, or a new
     one."""
     finished = sorted(_finished(config, name), key=lambda each: each[1].finished, reverse=True)
@@ -367,7 +351,7 @@ def _finished(config: PipelineConfig, name: str) -> Iterator[tuple[Path, Manifes
             yield directory, manifest
 
 
-def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
+def _reason(config: PipelineConfig, output: OnDisk, name: str) -> str:
     if output.is_done:
         newer = output.newer_inputs(output.output_dir)
         return f"unchanged, in {output.output_dir}" + "".join(

@@ -106,7 +106,7 @@ def test_an_evaluation_that_has_lost_answers_is_no_source(tmp_path):
 
 def test_an_evaluation_s_atlas_prompts_are_held_out_tasks_with_their_families():
     prompts = read_eval_prompts(PromptsSection("atlas", 40, seed=5))
-    assert len({prompt.id for prompt in prompts}) == 40
+    assert len({each.prompt.id for each in prompts}) == 40
     for entry in prompts:
         task = task_for_prompt(entry.prompt.messages[0]["content"])
         assert split_of(task.family, task.spec["params"]) == "heldout"

@@ -34,11 +34,6 @@ class EvalPrompt:
     family: str | None = None
     independent: bool | None = None
 
-    @property
-    def id(self) -> str:
-        """The prompt's."""
-        return self.prompt.id
-
 
 def read_prompts(section: PromptsSection) -> list[Prompt]:
     """The distinct prompts of a section, in an order that follows from it alone.

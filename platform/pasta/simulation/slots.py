@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pasta.interpreter import (
     UNBOUNDED,
@@ -38,43 +37,14 @@ class Left:
     snapshot: Snapshot
 
 
-class SimulatedSlot(Protocol):
-    """One request, or a chunk of one, in a replica.
+class LiveSlot:
+    """One request, or a chunk of one, in a replica: drives an interpreter. ``snapshot`` makes it a chunk of an answer
+    whose home is elsewhere. With ``jump_forward`` the tokens that the grammar forces take no step.
 
     ``pending`` tokens are fed next: many at once while ``bulk`` (a prompt, or a chunk that came back), else those of
     its threads. ``together`` steps, the next one first, may run without the engine following what their tokens mean.
     ``held`` tokens are in the cache, ``emitted`` were decoded, ``lanes`` threads decode here.
     """
-
-    bulk: bool
-    held: int
-    emitted: int
-    lanes: int
-    done: bool
-
-    @property
-    def pending(self) -> int:
-        """Tokens to feed."""
-        ...
-
-    @property
-    def together(self) -> int:
-        """Steps that may run together (``engine/multi_step.py``): all but the last emit text in every thread, of an
-        answer or of a topic."""
-        ...
-
-    def take(self, most: int) -> int:
-        """Feed so many of them at most; returns how many."""
-        ...
-
-    def emit(self) -> Sequence[Left]:
-        """Emit the tokens that follow from those just fed; returns the chunks that leave."""
-        ...
-
-
-class LiveSlot:
-    """Drives an interpreter. ``snapshot`` makes it a chunk of an answer whose home is elsewhere. With
-    ``jump_forward`` the tokens that the grammar forces take no step."""
 
     def __init__(
         self,
@@ -110,7 +80,8 @@ class LiveSlot:
 
     @property
     def together(self) -> int:
-        """See ``SimulatedSlot``."""
+        """Steps that may run together (``engine/multi_step.py``): all but the last emit text in every thread, of an
+        answer or of a topic."""
         steps = []
         for thread, chooses in self._pending:
             if not chooses:  # behind it its thread's next token, or nothing
@@ -133,7 +104,7 @@ class LiveSlot:
         raise AssertionError("a topic ends before its thread does")
 
     def take(self, most: int) -> int:
-        """Feed them in the order in which they came."""
+        """Feed so many of them at most, in the order in which they came; returns how many."""
         pending = self._pending
         taken = [pending.popleft() for _ in range(min(most, len(pending)))]
         self._choosing = [thread for thread, chooses in taken if chooses]
@@ -249,7 +220,7 @@ class Schedule:
 
 
 class ScheduledSlot:
-    """Plays a schedule back."""
+    """Plays a schedule back, with the attributes and methods of the ``LiveSlot`` that was recorded."""
 
     __slots__ = ("_at", "_schedule", "bulk", "done", "emitted", "held", "lanes", "pending", "together")
 
@@ -278,3 +249,6 @@ class ScheduledSlot:
             self._at = at = at + 1
             self.lanes = schedule.lanes[at]
         return ()
+
+
+SimulatedSlot = LiveSlot | ScheduledSlot

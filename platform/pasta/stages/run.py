@@ -14,7 +14,7 @@ from pasta.files import check_directory
 from pasta.rows import short_repr
 from pasta.signals import Terminated, ended_by_sigterm
 from pasta.stages.lock import sole_writer
-from pasta.stages.stage import Stage, StageOutput
+from pasta.stages.stage import Manifest, Stage, StageOutput
 from pasta.tracking import Tracker, TrackingSection, forget_run, start_tracker
 
 _NAME_CHARS = 200
@@ -52,13 +52,22 @@ class StageRun:
 
 
 class OnDisk(Protocol):
-    """A stage that may have been done before, and may be told to forget that: ``restarts`` until it has done so."""
+    """A stage of data (``StageOutput``) or a trained model (``TrainingStage``), which may have been done before, and
+    may be told to forget that: ``restarts`` until it has done so."""
+
+    identity: str
+    output_dir: Path
 
     @property
     def restarts(self) -> bool: ...
     @property
     def is_done(self) -> bool: ...
+    @property
+    def is_resumed(self) -> bool: ...
 
+    def made(self, manifest: Manifest) -> bool: ...
+    def reuses(self, directory: Path) -> bool: ...
+    def difference(self, other: Manifest) -> str: ...
     def newer_inputs(self, directory: Path) -> list[str]: ...
 
 

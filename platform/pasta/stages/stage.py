@@ -110,11 +110,10 @@ class Stage:
         manifest = read_manifest(directory)
         if manifest is None or not self.made(manifest):
             return []
-        found = {name: read_manifest(Path(value["path"])) for name, value in self.inputs.items()}
         return [
-            f"{name} ({self.inputs[name]['path']})"
-            for name, other in found.items()
-            if other is not None and other.finished > manifest.finished
+            f"{name} ({value['path']})"
+            for name, value in self.inputs.items()
+            if _finished(value["path"]) > manifest.finished
         ]
 
     def changed_inputs(self) -> list[str]:
