@@ -10,8 +10,10 @@ from itertools import product
 from typing import Any
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive, check_within
-from pasta.simulation.costs import LEAST_STEP_S, MOST_STEP_S
 
+#: The seconds that a step may take. Beside longer ones the clock would lose what else takes time; of shorter ones it
+#: would lose the answers' own time, by which speedups divide.
+LEAST_STEP_S, MOST_STEP_S = 1e-9, 1_000_000
 #: Seconds at a point.
 _Values = dict[tuple[int, ...], float]
 
@@ -72,7 +74,7 @@ class Calibration:
 
 
 class MeasuredCosts:
-    """The ``StepCosts`` of a calibration."""
+    """Returns the seconds of an engine's work, from a calibration."""
 
     def __init__(self, calibration: Calibration) -> None:
         steps: _Values = {(p.requests, p.lanes, p.cache_tokens): p.seconds for p in calibration.steps}
@@ -91,19 +93,21 @@ class MeasuredCosts:
         self._prefill = _Grid(prefill, len(calibration.prefill), "prefill")
 
     def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
-        """See ``StepCosts``."""
+        """A step in which neighbouring slots each decode as many lanes (a forward is padded to the most of them),
+        attending to as many cached tokens each."""
         return self._grid.at((requests, lanes, cache_tokens))
 
     def together_s(self, requests: int, lanes: float, cache_tokens: int) -> float | None:
-        """See ``StepCosts``."""
+        """Such a step as one of several that run together; ``None`` where steps do not."""
         return None if self._together is None else self._together.at((requests, lanes, cache_tokens))
 
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
-        """See ``StepCosts``."""
+        """The forward of a chunk of a prompt, or of an absorbed chunk: so many tokens, after which the cache of their
+        slot holds ``cache_tokens``."""
         return self._prefill.at((tokens, cache_tokens - tokens))
 
     def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
-        """Whether every number is at most the largest one measured."""
+        """Whether such a step lies within what was measured: every number is at most the largest one there."""
         return self._grid.covers((requests, lanes, cache_tokens))
 
 

@@ -7,7 +7,7 @@ read and computing what it must compute.
 from dataclasses import dataclass, fields
 
 from pasta.bounds import check_at_least, check_at_most, check_not_negative, check_positive
-from pasta.simulation.costs import LEAST_STEP_S, MOST_STEP_S
+from pasta.simulation.calibration import LEAST_STEP_S, MOST_STEP_S
 
 #: A smaller share is a mistake, and divides by nothing in the end.
 _LEAST_SHARE = 1e-6
@@ -70,7 +70,7 @@ class RooflineSection:
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
-        """See ``StepCosts``."""
+        """See ``MeasuredCosts``."""
         return self._forward_s(requests, requests * lanes, cache_tokens)
 
     def together_s(self, requests: int, lanes: float, cache_tokens: int) -> float | None:
@@ -78,7 +78,7 @@ class RooflineSection:
         return None
 
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
-        """See ``StepCosts``."""
+        """See ``MeasuredCosts``."""
         return self._forward_s(1, tokens, cache_tokens)
 
     def training_s(self, tokens: float, length: float, forwards: float, moved: float) -> float:

@@ -1,11 +1,18 @@
-"""A pipeline's ``matrix``: a table whose rows repeat the stages that name its columns in braces."""
+"""The stages of a pipeline as its file has them, and its ``matrix``: a table whose rows repeat the stages that name its
+columns in braces."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Literal
 
+from pasta.config import leaves
+
+Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluate"]
+#: Keys of a stage's configuration that follow from the pipeline.
+_OWN = ("name", "output_dir", "tracking.mode", "tracking.group")
 Cell = int | float | str
 Row = Mapping[str, Cell]
 # All rows are read and checked before the first stage runs.
@@ -13,14 +20,19 @@ _MOST_ROWS = 100
 _COLUMN = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
-class Repeated(Protocol):
-    """A stage with keys that are set otherwise in it."""
+@dataclass(frozen=True, slots=True)
+class StageSection:
+    """One stage: a job, its configuration file, and keys that are set otherwise here (dotted, as on a command line).
+    A stage's names, directory and tracking follow from the pipeline and cannot be set here."""
 
-    @property
-    def set(self) -> dict[str, Any]: ...
+    job: Job
+    config: Path
+    set: dict[str, Any] = field(default_factory=dict)
 
-
-S = TypeVar("S", bound=Repeated)
+    def __post_init__(self) -> None:
+        for key, _ in leaves(self.set):
+            if key in _OWN:
+                raise ValueError(f"set.{key}: has no effect: it follows from the pipeline's name and keys")
 
 
 def rows(matrix: Mapping[str, list[Cell]]) -> list[Row]:
@@ -39,7 +51,7 @@ def rows(matrix: Mapping[str, list[Cell]]) -> list[Row]:
     return [dict(zip(matrix, values, strict=True)) for values in zip(*matrix.values(), strict=True)]
 
 
-def check_columns(matrix: Mapping[str, list[Cell]], *sections: Mapping[str, Repeated]) -> None:
+def check_columns(matrix: Mapping[str, list[Cell]], *sections: Mapping[str, StageSection]) -> None:
     """Raise ValueError for a column that no stage names: it has no effect."""
     named = {
         column
@@ -52,7 +64,9 @@ def check_columns(matrix: Mapping[str, list[Cell]], *sections: Mapping[str, Repe
             raise ValueError(f"matrix.{column}: has no effect: no stage contains {{{column}}}")
 
 
-def expand_matrix(stages: Mapping[str, S], table: list[Row]) -> Iterator[tuple[str, str, S]]:
+def expand_matrix(
+    stages: Mapping[str, StageSection], table: list[Row]
+) -> Iterator[tuple[str, str, StageSection]]:
     """Every stage as ``(name, name in the file, stage)``; without a table as they are.
 
     Neighbours whose names contain columns are repeated together, row by row. In a stage whose name has none, each
@@ -68,7 +82,7 @@ def expand_matrix(stages: Mapping[str, S], table: list[Row]) -> Iterator[tuple[s
                 if name in made:
                     raise ValueError(f"stage {key!r}: two rows of matrix make {name!r}")
                 made.add(name)
-                yield name, key, replace(stage, set=_set(key, stage.set, row, table))  # type: ignore[type-var]
+                yield name, key, replace(stage, set=_set(key, stage.set, row, table))
 
 
 def _set(stage: str, values: Mapping[str, Any], row: Row | None, table: list[Row]) -> dict[str, Any]:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pasta.bounds import check_at_most
 from pasta.config import ConfigError, leaves
-from pasta.stages.matrix import Cell, check_columns, expand_matrix, rows
+from pasta.stages.matrix import Cell, Job, StageSection, check_columns, expand_matrix, rows
 
-Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluate"]
 #: Jobs whose output is a model, for ``@model``.
 TRAINERS: tuple[Job, ...] = ("sft", "preference", "rl")
 MODEL = "@model"
@@ -29,27 +28,10 @@ _READ: dict[tuple[Job, str], tuple[Job, ...]] = {
     ("score", "samples"): ("sample",),
     ("preference", "data.source"): ("score",),
 }
-#: Keys of a stage's configuration that follow from the pipeline.
-_OWN = ("name", "output_dir", "tracking.mode", "tracking.group")
 # Every stage of every round is read and checked before the first one runs.
 _MOST_ROUNDS = 100
 _MOST_STAGES = 1000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class StageSection:
-    """One stage: a job, its configuration file, and keys that are set otherwise here (dotted, as on a command line).
-    A stage's names, directory and tracking follow from the pipeline and cannot be set here."""
-
-    job: Job
-    config: Path
-    set: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for key, _ in leaves(self.set):
-            if key in _OWN:
-                raise ValueError(f"set.{key}: has no effect: it follows from the pipeline's name and keys")
 
 
 @dataclass(frozen=True, slots=True)
