@@ -304,7 +304,7 @@ def _judge(
 
 def _report(config: EvaluateConfig, directory: Path, tracker: Tracker) -> Summary:
     """Write and record figures and report of the records in ``directory``."""
-    from pasta.evaluation.report import log_report, write_report
+    from pasta.evaluation.report.write import log_report, write_report
 
     found = read_evaluation(directory)
     summary = summarise_evaluation(

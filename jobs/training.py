@@ -14,7 +14,7 @@ import os
 import pickle
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus
 from pasta.engine.head_files import WEIGHTS
@@ -30,7 +30,6 @@ from pasta.training.storage import open_url
 from serve.imports import uncollected
 from serve.ray_start import check_ray
 
-T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
 #: Starts a process that hands out shards of Ray Data. A job's workers read their data from disk instead.
 UNUSED = "DatasetsCallback"

@@ -46,10 +46,6 @@ class StandIn:
     errors: ImperfectSection = field(default_factory=ImperfectSection)
     judge_error: float = 0.1
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.judge_error <= 1.0:
-            raise ValueError(f"judge_error {self.judge_error}: expected a probability from 0 to 1")
-
     @cached_property
     def _codec(self) -> Codec:
         return Codec(find_tokenizer(ATLAS))

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from pasta.errors import UserError
-from pasta.evaluation.report import log_report, write_report
+from pasta.evaluation.report.write import log_report, write_report
 from pasta.evaluation.results.summary import summarise_evaluation
 from pasta.tracking import Tracker
 from tests.support.evaluations import answer, prompt

@@ -16,7 +16,8 @@ def record(twin: float, pasta: float, **changes: Any) -> dict[str, Any]:
             "finish_reason": "stop",
         }
 
-    return {"answers": {"twin": answer(twin), "pasta": answer(pasta) | changes}}
+    answers = {"twin": answer(twin), "pasta": answer(pasta) | changes}
+    return {"key": "tea", "messages": [], "answers": answers}
 
 
 def after(*records: dict[str, Any], is_timed: bool = True) -> RunningSpeedups:

@@ -146,15 +146,10 @@ class RunningSpeedups:
 
     def count(self, record: Record) -> None:
         """Add the answers to one prompt."""
-        answers = record["answers"]
-        base = answers[self._baseline]
-        for method, answer in answers.items():
-            if method == self._baseline:
-                continue
-            if any(entry.get("finish_reason") != "stop" for entry in (base, answer)):
-                continue  # skipped, or cut: its full time is unknown
-            speedup = realised_speedup(base, answer) if self._is_timed else theoretical_speedup(base, answer)
-            if speedup is not None:
+        for method in record["answers"]:
+            found = _outcome(record, {}, self._baseline, method, pairwise=False)
+            speedup = found.realised if self._is_timed else found.theoretical
+            if method != self._baseline and speedup is not None:
                 self._speedups.setdefault(method, []).append(speedup)
 
     def means(self) -> dict[str, float]:
