@@ -6,6 +6,7 @@ trained tokenizer with a large vocabulary makes somewhat more tokens of a text; 
 real words out and make answers several times too long.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,6 @@ from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, annotated_ids, plain_ids
 from pasta.markdown import markdown
 from pasta.stages.records import Record
-from pasta.stages.shards import content_digest
 from pasta.statistics import geometric_mean
 
 WORDS = "words"
@@ -114,9 +114,12 @@ class DocumentReplay:
 
 def document_identity(path: Path, tokenizer: str) -> Record:
     """The inputs that records of replayed documents depend on: the content of the files, and the tokenizer."""
+    digest = hashlib.sha256()
+    for file in document_files(path):
+        digest.update(file.read_bytes())
     is_directory = Path(tokenizer).is_dir()
     return {
-        "documents": content_digest(document_files(path)),
+        "documents": digest.hexdigest()[:16],
         "tokenizer": model_fingerprint(Path(tokenizer)) if is_directory else tokenizer,
     }
 
