@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus
+from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus, tell_idle_cpus
 from pasta.engine.head_files import WEIGHTS
 from pasta.errors import CutShort
 from pasta.files import full_disk_told
@@ -88,6 +88,8 @@ def _fit(
         if told := look_at_checkpoints(stage, directory, filesystem):
             print(f"{config.name}: {told}", flush=True)
         use_gpu = takes_gpus(workers, address, together=workers.num_workers)
+        if not use_gpu:
+            tell_idle_cpus(config.name, workers, address)
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
