@@ -110,9 +110,8 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
     packs = is_float and (packed or (packed is None and can_pack(device, chosen.dtype)))
     left = leave_embedding(model) if on_cpu else None
     layers = decoder.layers if packed is False else fused_layers(model)
-    for part in itertools.chain(
-        layers, [model]
-    ):  # a layer's weights, stacked, are gone before the next one's are made
+    # A layer's stacked weights are gone before the next one's are made.
+    for part in itertools.chain(layers, [model]):
         if on_cpu:  # with 4 bits: not the output layer
             pack_linears(part, Int4Linear if chosen.name == "int4" and part is not model else Int8Linear)
         for parameter in part.parameters():  # not the buffers: rotary frequencies stay in float32
