@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pasta.benchmark.machine import num_cores
 from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
 from pasta.signals import ended_by_sigterm, kept_interrupt
@@ -128,17 +127,6 @@ def check_address(address: str | None) -> None:
 def is_local(address: str | None) -> bool:
     """Whether ``ray_cluster(address, …)`` is a Ray of this process's own."""
     return _given(address) is None
-
-
-def tell_idle_cpus(name: str, workers: WorkersSection, address: str | None) -> None:
-    """Say that ``workers`` without GPUs leave at least half of this machine's CPUs idle: they take one by default, most
-    libraries all."""
-    used, here = workers.num_workers * workers.threads, num_cores()
-    if is_local(address) and 2 * used <= here:
-        print(
-            f"{name}: trains on {used} of {here} CPUs; workers.threads and workers.num_workers take more",
-            flush=True,
-        )
 
 
 def check_engine(

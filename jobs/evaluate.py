@@ -183,8 +183,7 @@ def _method_keys(
     models = [section.model for section in config.methods.values() if section.model is not None]
     if models:
         check_engine(config.engine, config.workers, address, models)
-        texts = [each.prompt for each in prompts]
-        check_room(models[0], texts, config.limits, config.engine.slot_tokens)
+        check_room(models[0], [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
     return method_keys(config.methods)
 
 

@@ -73,7 +73,7 @@ def prepare_submission(
         name, command, sections = _configured(job, module, config, arguments, directory)
     for where, section in sections.items():
         check_paths(section, ROOT, where)
-    env_vars, left_out = _values(variables, environ), _no_files()
+    env_vars, left_out = _values(variables, environ), _special_files()
     told = (f"{shown(path)}: is a pipe, a socket or a device, and is not sent" for path in left_out)
     return Submission(
         id=_identifier(id, job, name),
@@ -85,7 +85,7 @@ def prepare_submission(
     )
 
 
-def _no_files() -> tuple[str, ...]:
+def _special_files() -> tuple[str, ...]:
     """The pipes, sockets and devices in the folders that are sent: Ray, which reads all, would wait for a pipe's writer
     for ever."""
     found = (path for folder in SENT for path in sorted((ROOT / folder).rglob("*")))

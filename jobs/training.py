@@ -16,13 +16,15 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus, tell_idle_cpus
+from jobs.cluster import cause_of_death, code_version, is_local, ray_cluster, takes_gpus
+from pasta.benchmark.machine import num_cores
 from pasta.engine.head_files import WEIGHTS
 from pasta.errors import CutShort
 from pasta.files import full_disk_told
 from pasta.signals import interrupted_by
 from pasta.stages.lock import sole_writer
 from pasta.stages.run import starts_anew, tell_changed
+from pasta.stages.workers import WorkersSection
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
@@ -89,7 +91,7 @@ def _fit(
             print(f"{config.name}: {told}", flush=True)
         use_gpu = takes_gpus(workers, address, together=workers.num_workers)
         if not use_gpu:
-            tell_idle_cpus(config.name, workers, address)
+            _tell_idle_cpus(config.name, workers, address)
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
@@ -128,6 +130,17 @@ def _fit(
             raise
         except RayActorError as error:  # those of workers are Ray Train's own affair
             raise CutShort(f"Ray Train's controller died ({cause_of_death(error)})") from None
+
+
+def _tell_idle_cpus(name: str, workers: WorkersSection, address: str | None) -> None:
+    """Say that ``workers`` without GPUs leave at least half of this machine's CPUs idle: they take one by default, most
+    libraries all."""
+    used, here = workers.num_workers * workers.threads, num_cores()
+    if is_local(address) and 2 * used <= here:
+        print(
+            f"{name}: trains on {used} of {here} CPUs; workers.threads and workers.num_workers take more",
+            flush=True,
+        )
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:

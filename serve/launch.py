@@ -19,7 +19,7 @@ from typing import Any
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError, first_line
 from pasta.files import reading
-from pasta.freed import give_back
+from pasta.heap import trim_heap
 from pasta.signals import Terminated, ended_by_sigterm, kept_interrupt
 from serve import priority
 from serve.checks import check_machine, check_service, check_service_memory, download_weights
@@ -255,7 +255,7 @@ def running(
             with ended_by_sigterm():  # again: ray.init has replaced the handler
                 _check_gpus(config.args)
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
-                give_back()  # what the tokenizers took that were checked
+                trim_heap()  # what the tokenizers took that were checked
                 check_interrupt()
                 try:
                     scheme = "https" if config.ssl_certfile else "http"

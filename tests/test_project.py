@@ -38,7 +38,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
             "lang",
             "errors",
             "files",
-            "freed",
+            "heap",
             "rows",
             "messages",
         },

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
 
-from pasta.freed import give_back
+from pasta.heap import trim_heap
 from serve import priority
 from serve.calls.ray_serve import DeploymentClient, this_replica
 from serve.calls.replicas import Superseded
@@ -87,7 +87,7 @@ class InterpreterDeployment:
         self._encoding, self._compiling = ThreadPoolExecutor(1, "encode"), ThreadPoolExecutor(1, "compile")
         self._encoding_long = ThreadPoolExecutor(1, "encode-long")
         self._encoders = {name: RequestEncoder(model, config) for name, model in config.models.items()}
-        give_back()  # what reading tokenizers took
+        trim_heap()  # what reading tokenizers took
         reporter = Reporter(self._dispatcher.metrics.record)
         self._dispatcher.spawn(reporter.admission(self._admissions))
         self._dispatcher.spawn(self._admit_as_decoders_come())

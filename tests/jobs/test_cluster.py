@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from jobs import pool, sft
-from jobs.cluster import _object_store, check_address, code_version, ray_cluster, takes_gpus, tell_idle_cpus
+from jobs.cluster import _object_store, check_address, code_version, ray_cluster, takes_gpus
 from pasta.errors import UserError
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import ROOT, free_port, start_ray
@@ -217,24 +217,6 @@ def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
     (options,) = init.calls
     assert options["address"] == "local"
     assert options["num_cpus"] == 2
-
-
-@pytest.mark.parametrize(
-    ("cores", "workers", "address", "told"),
-    [
-        (16, {}, None, "mine: trains on 1 of 16 CPUs; workers.threads and workers.num_workers take more\n"),
-        (16, {"num_workers": 2, "threads": 4}, None, "mine: trains on 8 of 16 CPUs; workers.threads and "),
-        (16, {"num_workers": 2, "threads": 5}, None, ""),
-        (1, {}, None, ""),
-        (16, {}, "10.0.0.1:6379", ""),
-    ],
-)
-def test_a_run_says_that_it_leaves_cpus_idle(cores, workers, address, told, monkeypatch, capsys):
-    monkeypatch.setattr("jobs.cluster.num_cores", lambda: cores)
-    tell_idle_cpus("mine", WorkersSection(**workers), address)
-    said = capsys.readouterr().out
-    assert said.startswith(told)
-    assert bool(said) == bool(told)
 
 
 @pytest.mark.e2e

@@ -21,6 +21,7 @@ from pasta.errors import CutShort, UserError
 from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
 from pasta.stages.stage import Stage, write_manifest
+from pasta.stages.workers import WorkersSection
 from pasta.training.config import SftConfig
 from pasta.training.heads import HeadsStage
 from pasta.training.run import RunContext, TrainingStage
@@ -435,3 +436,21 @@ def test_what_accelerate_s_launcher_has_left_does_not_change_how_a_worker_trains
     assert precision() == "bf16"
     training.forget_launcher(os.environ)
     assert precision() == "no"
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "address", "told"),
+    [
+        (16, {}, None, "mine: trains on 1 of 16 CPUs; workers.threads and workers.num_workers take more\n"),
+        (16, {"num_workers": 2, "threads": 4}, None, "mine: trains on 8 of 16 CPUs; workers.threads and "),
+        (16, {"num_workers": 2, "threads": 5}, None, ""),
+        (1, {}, None, ""),
+        (16, {}, "10.0.0.1:6379", ""),
+    ],
+)
+def test_a_run_says_that_it_leaves_cpus_idle(cores, workers, address, told, monkeypatch, capsys):
+    monkeypatch.setattr("jobs.training.num_cores", lambda: cores)
+    training._tell_idle_cpus("mine", WorkersSection(**workers), address)
+    said = capsys.readouterr().out
+    assert said.startswith(told)
+    assert bool(said) == bool(told)

@@ -12,8 +12,9 @@ _WORTH = 64 << 20
 
 
 class WidenedEmbedding(nn.Module):
-    """Replaces an embedding whose table has 16 bits: the same numbers as from the table in float32, of which nothing is
-    made. With a vocabulary of 150,000 that would be as large as all linear layers of 0.6B parameters in 8 bits."""
+    """Replaces an embedding whose table has 16 bits: it gives the numbers that a table in float32 would, and makes no
+    such table. With a vocabulary of 150,000 that would take as much memory as all linear layers of a model of 0.6B
+    parameters in 8 bits."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -27,9 +28,9 @@ class WidenedEmbedding(nn.Module):
         return rows if self._scale == 1.0 else rows * self._scale
 
 
-def leave_embedding(model: Any) -> Tensor | None:
-    """Replace the embedding of a model that will compute in float32 by a ``WidenedEmbedding``, if its table is large
-    and has 16 bits: the table, which nobody should convert; else None, and all stays."""
+def keep_stored_embedding(model: Any) -> Tensor | None:
+    """Replace the embedding of a model that will compute in float32 by a ``WidenedEmbedding`` if its table is large and
+    has 16 bits. Returns the table, which nobody should convert; None if the embedding stays as it is."""
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding) or 4 * embedding.weight.numel() < _WORTH:
         return None

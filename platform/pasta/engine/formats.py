@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoModel
 
 from pasta.engine import kernels, quantising
-from pasta.engine.embedding import leave_embedding
+from pasta.engine.embedding import keep_stored_embedding
 from pasta.engine.fusing import fused_layers, use_kernels
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, can_pack, pack_linears
 from pasta.engine.section import AS_CONFIGURED, INTEGERS
@@ -108,14 +108,14 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
     on_cpu = chosen.name in INTEGERS and not chosen.on_gpu
     is_float = chosen.name not in quantising.GPU_FORMATS
     packs = is_float and (packed or (packed is None and can_pack(device, chosen.dtype)))
-    left = leave_embedding(model) if on_cpu else None
+    kept = keep_stored_embedding(model) if on_cpu else None
     layers = decoder.layers if packed is False else fused_layers(model)
     # A layer's stacked weights are gone before the next one's are made.
     for part in itertools.chain(layers, [model]):
         if on_cpu:  # with 4 bits: not the output layer
             pack_linears(part, Int4Linear if chosen.name == "int4" and part is not model else Int8Linear)
         for parameter in part.parameters():  # not the buffers: rotary frequencies stay in float32
-            if parameter is not left:
+            if parameter is not kept:
                 parameter.data = parameter.data.to(chosen.dtype)
         if packs:
             pack_linears(part)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pasta.engine.packing import Packed
-from pasta.freed import give_back
+from pasta.heap import trim_heap
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,6 @@ def use_huge_pages(model: nn.Module) -> None:
         layer.move_weight(memory[: layer.num_bytes])
         memory, kept = memory[size:], kept + size
         if kept >= _KEPT:
-            give_back()
+            trim_heap()
             kept = 0
-    give_back()
+    trim_heap()

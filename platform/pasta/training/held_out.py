@@ -88,8 +88,8 @@ def generate_answers(
     # What training wraps around the class's own forward. Under autocast keys and values differ from the cache's format.
     wrapped = vars(model).pop("forward", None)
     try:
-        held = NumberFormat(str(model.dtype).removeprefix("torch."))
-        loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0, format=held)
+        number_format = NumberFormat(str(model.dtype).removeprefix("torch."))
+        loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0, format=number_format)
         engine = Engine(loaded, config)
         requests = [
             Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel, request_id=str(number))

@@ -121,10 +121,10 @@ class ThreadTrainer(SFTTrainer):
         if generation is None:
             return {}
         rank, count = self.accelerator.process_index, self.accelerator.num_processes
-        # Under ZeRO-3 this gathers the weights on every rank, so that each answers its share of the prompts.
         documents = generation.documents[rank::count]
         # A model that does not yet know how an answer ends writes each to the limit: minutes without another line.
         progress = None if rank else Progress("held-out answers", len(documents), "answers")
+        # Under ZeRO-3 this gathers the weights on every rank, so that each answers its share of the prompts.
         with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model:
             mine = generate_answers(
                 model,
